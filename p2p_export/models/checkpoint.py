@@ -99,8 +99,11 @@ def load_processor(checkpoint: Checkpoint, *, trust_remote_code: bool = False) -
     """The transformers processor, or `InputError` when the folder has none."""
     from transformers import AutoProcessor
 
+    from p2p_export.models.image_only_processor import image_only
+
+    video_less = image_only(checkpoint.folder)
     try:
-        return AutoProcessor.from_pretrained(
+        return (video_less or AutoProcessor).from_pretrained(
             checkpoint.folder, local_files_only=True, trust_remote_code=trust_remote_code
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
