@@ -127,7 +127,8 @@ def scene(index: int, *, split: str = "held-out", questions_per_task: int = 1) -
 
     Raises ValueError for an unknown split or a negative index.
     """
-    composition, rng = compose(index, split=split, questions=dict.fromkeys(TASKS, questions_per_task))
+    questions = dict.fromkeys(TASKS, questions_per_task)
+    composition, rng = compose(index, split=split, questions=questions)
     return Scene(render(composition, rng), tuple(asked.question for asked in composition.asked))
 
 
@@ -167,10 +168,9 @@ def _place(
 ) -> tuple[tuple[Thing, ...], tuple[tuple[int, int], ...]]:
     kind, which, count = counted
     total = int(rng.integers(max(objects[0], count), objects[1] + 1))
-    with_it, without = [], []
-    for number in rng.permutation(len(COLORS) * len(SHAPES)).tolist():
-        pair = divmod(number, len(SHAPES))
-        (with_it if pair[kind == "shape"] == which else without).append(pair)
+    pairs = [divmod(k, len(SHAPES)) for k in rng.permutation(len(COLORS) * len(SHAPES)).tolist()]
+    with_it = [pair for pair in pairs if pair[kind == "shape"] == which]
+    without = [pair for pair in pairs if pair[kind == "shape"] != which]
     kinds = with_it[:count] + without[: total - count]
     kinds = [kinds[place] for place in rng.permutation(total)]
 
@@ -190,7 +190,7 @@ def _place(
     around = {near for cell in cells for near in _around(cell)}
     apart = [cell for cell in free if cell not in around]
     cells += apart[: total - len(cells)]
-    return tuple(Thing(*pair, cell) for pair, cell in zip(kinds, cells, strict=True)), sign
+    return tuple(Thing(c, s, cell) for (c, s), cell in zip(kinds, cells, strict=True)), sign
 
 
 def _beside(cell: int) -> list[int]:
@@ -258,10 +258,8 @@ class _Writer:
                 direction = _direction(one.cell, other.cell)
                 if direction is not None:
                     pairs[direction].append((one, other))
-        if not pairs[wanted]:
-            wanted = next(d for d in (wanted ^ 2, 0, 2) if pairs[d] or d == 2)
-        if not pairs[wanted]:  # only diagonals: fall back on the nearest thing to a direction
-            raise AssertionError("a scene always holds one pair of neighbours")
+        if not pairs[wanted]:  # the two neighbours of every scene lie along the other axis
+            wanted ^= 2
         one, other = pairs[wanted][self.pick(len(pairs[wanted]))]
         text = f"where is the {_name(one)} relative to the {_name(other)}?"
         answer = DIRECTIONS[wanted]
@@ -289,28 +287,34 @@ class _Writer:
 
     def attribute(self) -> Asked:
         if self.rng.random() < 0.5:
-            here, there = self.things[:2] if self.rng.random() < 0.5 else self.things[1::-1]
-            if self.rng.random() < 0.5:
-                text = f"what color is the shape next to the {_name(here)}?"
-                answer = COLORS[there.color]
-            else:
-                text = f"which shape is next to the {_name(here)}?"
-                answer = SHAPES[there.shape]
-            ready = len(words(text)) - 2
-            return Asked(Question("attribute", text, answer), ((ready, here.cell),), ready, answer)
-        text, cell, ready, value, _ = self.direct()
+            first = self.rng.random() < 0.5
+            text, cell, ready, value = self.beside(first, by_color=self.rng.random() < 0.5)
+        else:
+            text, cell, ready, value, _ = self.direct()
         return Asked(Question("attribute", text, value), ((ready, cell),), ready, value)
 
+    def beside(self, first: bool, by_color: bool) -> tuple[str, int, int, str]:
+        """Ask about the neighbour of the first or second thing, which stand side by side."""
+        here, there = self.things[:2] if first else self.things[1::-1]
+        if by_color:
+            text, value = f"what color is the shape next to the {_name(here)}?", COLORS[there.color]
+        else:
+            text, value = f"which shape is next to the {_name(here)}?", SHAPES[there.shape]
+        return text, here.cell, len(words(text)) - 2, value
+
     def direct(self) -> tuple[str, int, int, str, tuple[str, ...]]:
-        """Ask for the colour of the only thing of its shape, or the shape of a colour's only one."""
+        """Ask for the colour of the only thing of its shape, or the shape of a colour's only one.
+
+        Returns the text, the cell and the word that name it, the answer, and all possible answers;
+        where nothing is alone, asks about a neighbour and offers no other answers.
+        """
         colors = [thing.color for thing in self.things]
         shapes = [thing.shape for thing in self.things]
         alone = [(thing, True) for thing in self.things if shapes.count(thing.shape) == 1]
         alone += [(thing, False) for thing in self.things if colors.count(thing.color) == 1]
         if not alone:
-            thing = self.things[self.pick(len(self.things))]
-            text = f"is there a {_name(thing)}?"
-            return text, thing.cell, 4, "yes", ("yes", "no")
+            picked = self.pick(len(self.things))
+            return *self.beside(first=picked % 2 == 0, by_color=picked % 4 < 2), ()
         thing, by_shape = alone[self.pick(len(alone))]
         if by_shape:
             text = f"what color is the {SHAPES[thing.shape]}?"
@@ -332,7 +336,8 @@ class _Writer:
         return Asked(Question("reading", text, value), ((ready, cell),), ready, value)
 
     def choice(self) -> Asked:
-        text, cell, ready, value, values = self.letter() if self.rng.random() < 0.3 else self.direct()
+        source = self.letter if self.rng.random() < 0.3 else self.direct
+        text, cell, ready, value, values = source()
         if len(values) < len(OPTIONS):
             text, cell, ready, value, values = self.letter()
         place = self.pick(len(OPTIONS))

@@ -1,9 +1,6 @@
-"""The two built-in architectures: tokenizer, processor, configuration, initial weights."""
+"""The two built-in architectures: tokenizer, configuration, initial weights."""
 
 from __future__ import annotations
-
-import itertools
-from pathlib import Path
 
 import torch
 from easy_vqa import get_answers, get_train_questions
@@ -13,23 +10,17 @@ from transformers import (
     LlamaConfig,
     LlavaConfig,
     LlavaForConditionalGeneration,
-    LlavaProcessor,
     PreTrainedModel,
     PreTrainedTokenizerFast,
-    ProcessorMixin,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
-    Qwen2_5_VLProcessor,
 )
-from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from p2p_export.calibration.tiny_vqa import GRID, IMAGE_SIZE, VOCABULARY, words
 
 NAMES = ("tiny-llava", "tiny-qwen2.5-vl")
 HIDDEN_SIZE = 128
 NUM_VISUAL_TOKENS = GRID * GRID
-MEAN_STD = [0.5, 0.5, 0.5]
 
 _LLAVA_SPECIALS = ["<pad>", "<s>", "</s>", "<unk>", "<image>"]
 _QWEN_SPECIALS = [
@@ -86,36 +77,15 @@ def build_tokenizer(name: str) -> PreTrainedTokenizerFast:
     )  # fmt: skip
 
 
-def build_processor(name: str) -> ProcessorMixin:
-    """Processor that resizes any image to 128x128 with PIL alone (no torchvision)."""
-    tokenizer = build_tokenizer(name)
-    square = {"height": IMAGE_SIZE, "width": IMAGE_SIZE}
-    if name == "tiny-llava":
-        image_processor = CLIPImageProcessorPil(
-            size=square, crop_size=square, do_center_crop=False,
-            image_mean=MEAN_STD, image_std=MEAN_STD,
-        )  # fmt: skip
-        return LlavaProcessor(
-            image_processor, tokenizer, patch_size=16, vision_feature_select_strategy="default",
-            num_additional_image_tokens=1, chat_template=tokenizer.chat_template,
-        )  # fmt: skip
-    area = IMAGE_SIZE * IMAGE_SIZE
-    image_processor = Qwen2VLImageProcessorPil(
-        patch_size=8, merge_size=2, temporal_patch_size=2,
-        size={"shortest_edge": area, "longest_edge": area},
-        image_mean=MEAN_STD, image_std=MEAN_STD,
-    )  # fmt: skip
-    return Qwen2_5_VLProcessor(image_processor, tokenizer, chat_template=tokenizer.chat_template)
-
-
 def build_model(name: str, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     """The model with its initial weights; seed torch before."""
     config = (_llava_config if name == "tiny-llava" else _qwen_config)(tokenizer)
     config._attn_implementation = "sdpa"
-    kind = (
-        LlavaForConditionalGeneration if name == "tiny-llava" else Qwen2_5_VLForConditionalGeneration
-    )
-    model = kind(config)
+    model: PreTrainedModel
+    if name == "tiny-llava":
+        model = LlavaForConditionalGeneration(config)
+    else:
+        model = Qwen2_5_VLForConditionalGeneration(config)
     _initialize(model)
     return model
 
@@ -171,12 +141,12 @@ def _initialize(model: PreTrainedModel) -> None:
     decoder = model.model.language_model
     decoder.embed_tokens.weight.normal_(std=0.3)
     model.lm_head.weight.copy_(0.3 * decoder.embed_tokens.weight)
-    for module in itertools.chain(model.modules()):
-        if isinstance(module, torch.nn.Linear | torch.nn.Conv2d | torch.nn.Conv3d):
-            if module is not model.lm_head:
-                module.weight.normal_(std=module.weight[0].numel() ** -0.5)
-                if module.bias is not None:
-                    module.bias.zero_()
+    for module in model.modules():
+        layered = isinstance(module, torch.nn.Linear | torch.nn.Conv2d | torch.nn.Conv3d)
+        if layered and module is not model.lm_head:
+            module.weight.normal_(std=module.weight[0].numel() ** -0.5)
+            if module.bias is not None:
+                module.bias.zero_()
     heads = decoder.config.num_attention_heads
     groups = heads // decoder.config.num_key_value_heads
     for layer in decoder.layers:
@@ -188,18 +158,3 @@ def _initialize(model: PreTrainedModel) -> None:
         outputs = values.repeat_interleave(groups, dim=0).flatten(0, 1).T
         attention.o_proj.weight.mul_(0.1).add_(0.3 * outputs)
         layer.mlp.down_proj.weight.mul_(0.2)
-
-
-def save_folder(model: PreTrainedModel, processor: ProcessorMixin, folder: Path) -> None:
-    """Write a complete fp16 checkpoint folder."""
-    eos, pad = processor.tokenizer.eos_token_id, processor.tokenizer.pad_token_id
-    copy = type(model)(model.config)
-    copy.load_state_dict(model.state_dict())
-    copy.half()
-    copy.config.dtype = torch.float16
-    copy.generation_config.eos_token_id = eos
-    copy.generation_config.pad_token_id = pad
-    copy.generation_config.do_sample = False
-    copy.generation_config.max_new_tokens = 2
-    copy.save_pretrained(folder)
-    processor.save_pretrained(folder)

@@ -172,7 +172,8 @@ def pack(rows: Sequence[Packed], layout: PromptLayout, early_weight: float = 0.5
             value = layout.ids[item.value]
             until = text.index("?") if item.question.task == "choice" else len(text)
             label += [
-                (start + k, value, early_weight) for k in range(item.ready, min(until + 1, len(text)))
+                (start + k, value, early_weight)
+                for k in range(item.ready, min(until + 1, len(text)))
             ]
             ground += [(start + k, cell) for k, cell in item.cells]
             count = len(ids) - start

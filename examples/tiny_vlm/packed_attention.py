@@ -1,4 +1,4 @@
-"""Attention for training on a CPU: plain matrix products, twice as fast there as the fused kernel."""
+"""Attention for training on a CPU: plain matrix products, twice as fast there as SDPA."""
 
 from __future__ import annotations
 
