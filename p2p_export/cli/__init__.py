@@ -1,0 +1,1 @@
+"""The command line: what it prints and returns; the work itself is in the rooms it calls."""
