@@ -15,7 +15,7 @@ PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json", "tokeniz
 
 
 def image_only(folder: Path) -> Any:
-    """The processor class that `folder` names, without its video part; None where none is needed."""
+    """The processor class that `folder` names, less its video part; None if that is no obstacle."""
     if importlib.util.find_spec("torchvision") is not None:
         return None
     import transformers

@@ -1,0 +1,168 @@
+"""A question and its images -> token ids, with the bundle's tokenizer and chat template."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from p2p_export.errors import BundleError, InputError
+
+TOKENIZER_FILE = "tokenizer.json"
+IntArray = npt.NDArray[np.int64]
+
+
+class Prompter:
+    """The text side of a bundle's processor folder.
+
+    `image_token_id` is the placeholder that stands for an image row. Raises `InputError` when the
+    folder holds no tokenizer or a package that reads it is missing.
+    """
+
+    def __init__(self, folder: Path, image_token_id: int | None) -> None:
+        if not (folder / TOKENIZER_FILE).is_file():
+            raise InputError(
+                f"the bundle has no {TOKENIZER_FILE} in {folder}, so it cannot read a prompt; "
+                "export it from a model folder with its tokenizer and image processor files"
+            )
+        try:
+            from tokenizers import Tokenizer
+        except ModuleNotFoundError:
+            raise InputError("prompts need the package `tokenizers`; install it") from None
+        try:
+            self._tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_FILE))
+        except Exception as error:  # noqa: BLE001 (the package raises bare Exception)
+            raise BundleError(f"{folder / TOKENIZER_FILE} cannot be read ({error})") from None
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self.special_tokens = _special_tokens(folder)
+        self.chat_template = _chat_template(folder)
+        self.image_token = (
+            None if image_token_id is None else self._tokenizer.id_to_token(image_token_id)
+        )
+
+    def render(self, prompt: str, images: int) -> str:
+        """The whole prompt, one placeholder an image.
+
+        Placeholders that `prompt` holds itself stay where they are; otherwise the images come
+        first. Without a chat template the prompt is taken as it is. Raises `InputError` unless
+        there are as many places as images.
+        """
+        placed = self._places(prompt)
+        if placed and placed != images:
+            raise InputError(
+                f"the prompt has {placed} place{_s(placed)} for an image ({self.image_token}) and "
+                f"{images or 'no'} image{_s(images)} {'were' if images != 1 else 'was'} given; "
+                "give one for each"
+            )
+        text = prompt
+        if self.chat_template is not None:
+            slots = [] if placed else [{"type": "image"}] * images
+            content = [*slots, {"type": "text", "text": prompt}]
+            text = self._apply_template([{"role": "user", "content": content}])
+        if self._places(text) != images:
+            why = (
+                "the bundle has no chat template that would make one"
+                if self.chat_template is None
+                else f"its chat template makes {self._places(text) or 'none'}"
+            )
+            raise InputError(
+                f"{images} image{_s(images)} given and the prompt has no place for "
+                f"{'it' if images == 1 else 'them'}: {why}; "
+                + (f"write {self.image_token} where an image belongs" if self.image_token else
+                   "this model takes no images")
+            )  # fmt: skip
+        return text
+
+    def encode(self, text: str, image_rows: Sequence[int]) -> IntArray:
+        """Token ids [S] of a rendered prompt; the i-th placeholder becomes `image_rows[i]` rows."""
+        if image_rows and self.image_token is not None:
+            pieces = text.split(self.image_token)
+            runs = [self.image_token * rows for rows in image_rows]
+            text = "".join(part for pair in zip(pieces, [*runs, ""], strict=True) for part in pair)
+        bos = self.special_tokens.get("bos_token")
+        begun = bos is not None and text.startswith(bos)
+        encoded = self._tokenizer.encode(text, add_special_tokens=not begun)
+        return np.array(encoded.ids, dtype=np.int64)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of generated tokens, special ones left out."""
+        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
+
+    def _places(self, text: str) -> int:
+        return text.count(self.image_token) if self.image_token else 0
+
+    def _apply_template(self, messages: list[dict[str, Any]]) -> str:
+        try:
+            import jinja2
+            from jinja2.ext import loopcontrols
+            from jinja2.sandbox import ImmutableSandboxedEnvironment
+        except ModuleNotFoundError:
+            raise InputError("chat templates need the package `jinja2`; install it") from None
+
+        def raise_exception(message: str) -> None:
+            raise jinja2.TemplateError(message)
+
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = raise_exception
+        environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+        try:
+            return environment.from_string(self.chat_template or "").render(
+                messages=messages, add_generation_prompt=True, **self.special_tokens
+            )
+        except jinja2.TemplateError as error:
+            raise InputError(
+                f"the bundle's chat template does not take this prompt ({error})"
+            ) from None
+
+
+def _special_tokens(folder: Path) -> dict[str, str]:
+    """`bos_token`, `image_token`, ... -> their text."""
+    found = {}
+    for file in ("tokenizer_config.json", "special_tokens_map.json"):
+        for name, value in read_settings(folder / file).items():
+            content = value.get("content") if isinstance(value, dict) else value
+            if name.endswith("_token") and isinstance(content, str):
+                found[name] = content
+    return found
+
+
+def _chat_template(folder: Path) -> str | None:
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    for file in ("chat_template.json", "processor_config.json", "tokenizer_config.json"):
+        template = read_settings(folder / file).get("chat_template")
+        if isinstance(template, list):
+            template = {entry["name"]: entry["template"] for entry in template}.get("default")
+        if isinstance(template, str):
+            return template
+    return None
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """A JSON object of the processor folder; empty when there is no such file."""
+    if not path.is_file():
+        return {}
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise BundleError(f"{path} is no JSON ({error}); export the bundle again") from None
+    return values if isinstance(values, dict) else {}
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+    """Templates want plain JSON; jinja's own filter escapes HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"
