@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from p2p_export.bundle import Bundle
-from p2p_export.engines import open_bundle
 from p2p_export.engines.image_processing import image_processor, open_image
+from p2p_export.engines.onnxruntime_backend import OnnxRuntimeOptions
 from p2p_export.engines.prompting import Prompter, read_settings
+from p2p_export.engines.session import check_backend, start
 from p2p_export.engines.token_embedding import TokenEmbedding
 from p2p_export.engines.vision_session import VisionSession
 from p2p_export.errors import InputError
@@ -24,7 +25,7 @@ from p2p_export.models.positions import (
     next_position_ids,
     sequential_position_ids,
 )
-from p2p_export.models.vision import VisionInfo, image_rows, vision_inputs
+from p2p_export.models.vision import VisionInfo, image_rows
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -85,23 +86,29 @@ class BundleAnswerer:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, backend: str = "ort", dense: bool = False
+        self,
+        path: str | os.PathLike[str],
+        backend: str = "ort",
+        *,
+        dense: bool = False,
+        threads: int | None = None,
     ) -> None:
+        check_backend(backend)
         bundle = Bundle.open(path)
         self.manifest = bundle.manifest
         folder = bundle.folder / PROCESSOR_FOLDER
         if not bundle.has(EMBEDDING_FILE):
             raise InputError(
-                f"the bundle {bundle.folder} has no {EMBEDDING_FILE}, so it takes embeddings and no "
-                "prompts; export it without --only decoder"
+                f"the bundle {bundle.folder} has no {EMBEDDING_FILE}, so it takes embeddings and "
+                "no prompts; export it without --only decoder"
             )
         tokens = self.manifest.tokens
         self.prompter = Prompter(folder, tokens.image[0] if tokens.image else None)
         self.embedding = TokenEmbedding(bundle.path(EMBEDDING_FILE))
         self._bundle = bundle
-        self._backend = backend
+        self._options = OnnxRuntimeOptions(threads=threads)
         self._vision: VisionSession | None = None
-        self.session = open_bundle(bundle.folder, backend=backend, dense=dense)
+        self.session = start(bundle, self._options, dense=dense)
 
     def answer(
         self,
@@ -250,7 +257,7 @@ class BundleAnswerer:
             settings = _image_processor_settings(self._bundle)
             info = VisionInfo.from_dict(manifest.vision)
             self._vision = VisionSession(
-                self._bundle.path(info.graph), info, image_processor(settings), self._backend
+                self._bundle.path(info.graph), info, image_processor(settings), self._options
             )
         return self._vision
 

@@ -6,9 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import numpy.typing as npt
 
+from p2p_export.engines.onnxruntime_backend import (
+    OnnxRuntimeOptions,
+    run_graph,
+    start_session,
+)
 from p2p_export.models.vision import VisionInfo, vision_inputs
 
 if TYPE_CHECKING:
@@ -18,21 +22,24 @@ Array = npt.NDArray[Any]
 
 
 class VisionSession:
-    """`vision.onnx` in ONNX Runtime, with the image processor before it."""
+    """`vision.onnx` in ONNX Runtime, with the image processor before it.
+
+    `process` turns PIL images into what `features` takes.
+    """
 
     def __init__(
         self,
         graph: Path,
         info: VisionInfo,
-        processor: Callable[[Sequence[Image]], dict[str, Array]],
+        process: Callable[[Sequence[Image]], dict[str, Array]],
+        options: OnnxRuntimeOptions,
     ) -> None:
-        import onnxruntime
-
         self.info = info
-        self.process = processor
-        self._session = onnxruntime.InferenceSession(str(graph), providers=["CPUExecutionProvider"])
+        self.process = process
+        self._session = start_session(graph, options)
 
     def features(self, processed: Mapping[str, Array]) -> Array:
         """Image rows [rows, D] of all images, in their order."""
-        features: Array = self._session.run(None, vision_inputs(self.info, processed))[0]
+        outputs = run_graph(self._session, vision_inputs(self.info, processed))
+        features = outputs["image_features"]
         return features.reshape(-1, features.shape[-1])
