@@ -1,4 +1,4 @@
-"""The decoder we export: a small module over a checkpoint's weights, written for the graph it makes.
+"""The decoder we export: a small module over a checkpoint's weights, written for its graph.
 
 It computes what transformers' text model computes (RMSNorm, RoPE or MRoPE, grouped-query attention
 over a KV cache, gated SiLU MLP) and nothing else. Rows nobody reads later are not computed: the
@@ -113,7 +113,7 @@ class Attention(nn.Module):
 
     def _heads(self, rows: Tensor) -> Tensor:
         """[B,S,heads*head_dim] -> [B,heads,S,head_dim]"""
-        return rows.unflatten(-1, (-1, self.spec.head_dim)).transpose(1, 2)
+        return rows.reshape(*rows.shape[:2], -1, self.spec.head_dim).transpose(1, 2)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
         """The queries of one key/value group share a product, so K and V are never repeated."""
@@ -206,8 +206,8 @@ class Decoder(nn.Module):
 
 
 def causal_mask(attention_mask: Tensor, past: int, rows: int) -> Tensor:
-    """[B,1,rows,past+rows] float32 to add to scores: order in the sequence decides, not positions."""
-    torch._check(attention_mask.shape[1] == past + rows)
+    """[B,1,rows,past+rows] float32 to add to scores; order in the sequence decides."""
+    torch._check(attention_mask.shape[1] == past + rows)  # type: ignore[no-untyped-call]
     device = attention_mask.device
     keys, queries = torch.arange(past + rows, device=device), torch.arange(rows, device=device)
     visible = keys[None, :] <= (queries + past)[:, None]

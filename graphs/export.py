@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,10 +11,18 @@ import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 
+from p2p_export.bindings import (
+    ATTENTION_MASK,
+    INPUTS_EMBEDS,
+    LOGITS,
+    POSITION_IDS,
+    past_name,
+    present_name,
+)
 from p2p_export.errors import InputError
-from p2p_export.graphs.bindings import past_name, present_name
 from p2p_export.graphs.decoder_module import Biases, Decoder
 from p2p_export.graphs.meta_export import export_from_meta
+from p2p_export.graphs.stack_layers import PROTOTYPE_LAYERS, stack_layers
 from p2p_export.graphs.weights import attach_weights, write_weights
 from p2p_export.models import DecoderSpec, Family
 
@@ -41,13 +50,18 @@ def export_decoder(
     Raises `InputError` for a decoder whose computation we do not reproduce.
     """
     dtype = DTYPES[precision]
-    text = family.decoder(model)
+    text: Any = family.decoder(model)
     _check_supported(text.config)
-    rotary = text.get_submodule("rotary_emb")
+    rotary: Any = text.get_submodule("rotary_emb")
+    scaling = float(rotary.attention_scaling)
+    shallow = replace(spec, num_hidden_layers=min(PROTOTYPE_LAYERS, spec.num_hidden_layers))
     with torch.device("meta"):
-        decoder = Decoder(spec, _biases(model, family), float(rotary.attention_scaling)).to(dtype)
-        decoder.rotary_emb.inv_freq = torch.empty(spec.head_dim // 2, dtype=torch.float32)
-    graph = _export_graph(decoder, spec, dtype)
+        decoder = Decoder(spec, _biases(model, family), scaling)
+        prototype = Decoder(shallow, _biases(model, family), scaling).to(dtype)
+        prototype.rotary_emb.inv_freq = torch.empty(spec.head_dim // 2, dtype=torch.float32)
+    graph = _export_graph(prototype, shallow, dtype)
+    if spec.num_hidden_layers > PROTOTYPE_LAYERS:
+        stack_layers(graph, spec.num_hidden_layers)
     weights = _weights(model, family, decoder)
     locations = write_weights(folder / WEIGHTS_FILE, weights, dtype)
     attach_weights(graph, WEIGHTS_FILE, locations)
@@ -85,18 +99,31 @@ def _export_graph(decoder: Decoder, spec: DecoderSpec, dtype: torch.dtype) -> ir
         [{0: b, 2: p}] * (2 * layers),
     )
     parts = [(i, part) for i in range(layers) for part in ("key", "value")]
-    return export_from_meta(
+    graph = export_from_meta(
         decoder,
         args,
         input_names=[
-            "inputs_embeds",
-            "attention_mask",
-            "position_ids",
+            INPUTS_EMBEDS,
+            ATTENTION_MASK,
+            POSITION_IDS,
             *(past_name(i, part) for i, part in parts),
         ],
-        output_names=["logits", *(present_name(i, part) for i, part in parts)],
+        output_names=[LOGITS, *(present_name(i, part) for i, part in parts)],
         dynamic_shapes=dynamic_shapes,
     )
+    _name_context_axis(graph)
+    return graph
+
+
+def _name_context_axis(model: ir.Model) -> None:
+    """past + sequence is one axis, `context`, wherever the exporter left a formula for it."""
+    for value in [*model.graph.inputs, *model.graph.outputs]:
+        axis = 1 if value.name == ATTENTION_MASK else 2
+        if value.name == ATTENTION_MASK or str(value.name).startswith("present."):
+            assert value.shape is not None
+            dims = list(value.shape)
+            dims[axis] = ir.SymbolicDim("context")
+            value.shape = ir.Shape(dims)
 
 
 def _weights(model: Any, family: Family, decoder: nn.Module) -> dict[str, Tensor]:

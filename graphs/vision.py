@@ -40,8 +40,8 @@ def export_vision(
         )
     dtype = DTYPES[precision]
     tower = BUILDERS[family.vision](model, dtype)
-    graph = tower.export()
     locations = write_weights(folder / tower.info.weights, tower.weights, dtype)
+    graph = tower.export()
     attach_weights(graph, tower.info.weights, locations)
     onnx.save(tower.to_proto(graph), folder / tower.info.graph)
     return tower.info

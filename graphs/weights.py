@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -46,15 +47,16 @@ def write_weights(
     """
     if path.exists():
         raise InputError(f"{path} is there already; remove it or name another folder")
-    header, lengths, end = {}, {}, 0
+    header: dict[str, Any] = {}
+    begins: dict[str, int] = {}
+    end = 0
     for name, tensor in tensors.items():
-        lengths[name] = tensor.numel() * dtype.itemsize
+        begins[name], end = end, end + tensor.numel() * dtype.itemsize
         header[name] = {
             "dtype": SAFETENSORS_DTYPES[dtype],
             "shape": list(tensor.shape),
-            "data_offsets": [end, end + lengths[name]],
+            "data_offsets": [begins[name], end],
         }
-        end += lengths[name]
     encoded = json.dumps(header).encode()
     encoded += b" " * (-len(encoded) % 8)
     start = 8 + len(encoded)
@@ -64,7 +66,7 @@ def write_weights(
             file.write(len(encoded).to_bytes(8, "little") + encoded)
             for tensor in tensors.values():
                 converted = tensor.detach().to("cpu", dtype).contiguous()
-                file.write(memoryview(converted.reshape(-1).view(torch.uint8).numpy()))
+                file.write(converted.reshape(-1).view(torch.uint8).numpy().data)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
@@ -77,7 +79,7 @@ def write_weights(
         partial.unlink(missing_ok=True)
     return {
         name: WeightLocation(
-            start + header[name]["data_offsets"][0], lengths[name], tuple(tensor.shape), dtype
+            start + begins[name], tensor.numel() * dtype.itemsize, tuple(tensor.shape), dtype
         )
         for name, tensor in tensors.items()
     }

@@ -1,0 +1,133 @@
+"""Writing nodes into a GraphSurgeon graph: one method an operator, names that say where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_graphsurgeon as gs
+
+FLOAT32 = np.dtype(np.float32)
+INT64 = np.dtype(np.int64)
+BOOL = np.dtype(np.bool_)
+# Prefix of every constant that the rewrite adds (DESIGN §4).
+CONSTANT_PREFIX = "proxy."
+
+
+class Emitter:
+    """Appends nodes below the current scope; equal small constants are shared.
+
+    `dtype` is the graph's floating-point type; `wide`/`narrow` convert to float32 and back, and are
+    nothing in a float32 graph.
+    """
+
+    def __init__(self, graph: gs.Graph, dtype: np.dtype[Any]) -> None:
+        self.graph = graph
+        self.dtype = dtype
+        self._scope = ""
+        self._count = 0
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], gs.Constant] = {}
+
+    @contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        """Name the nodes inside `{name}/{op}_p{number}`; `.x` goes below the scope at hand."""
+        before = self._scope
+        self._scope = before + name if name.startswith(".") else name
+        try:
+            yield
+        finally:
+            self._scope = before
+
+    def op(
+        self,
+        op_type: str,
+        *inputs: gs.Tensor,
+        dtype: np.dtype[Any] | None = None,
+        output: gs.Tensor | None = None,
+        **attrs: Any,
+    ) -> gs.Tensor:
+        """One node with one output of `dtype` (the first input's by default)."""
+        name = f"{self._scope}/{op_type}_p{self._count}"
+        self._count += 1
+        result = output
+        if result is None:
+            result = gs.Variable(name, dtype=inputs[0].dtype if dtype is None else dtype)
+        node = gs.Node(op_type, name, attrs, list(inputs), [result])
+        self.graph.nodes.append(node)
+        return result
+
+    def constant(self, values: npt.ArrayLike, dtype: np.dtype[Any] = INT64) -> gs.Constant:
+        """An inline initializer, shared between equal values."""
+        array = np.asarray(values, dtype=dtype)
+        key = (array.dtype.str, array.shape, array.tobytes())
+        if key not in self._constants:
+            name = f"{CONSTANT_PREFIX}constant.{len(self._constants)}"
+            self._constants[key] = gs.Constant(name, array)
+        return self._constants[key]
+
+    def vector(self, name: str, values: npt.NDArray[Any]) -> gs.Constant:
+        """A proxy vector [C] as an initializer `proxy.{name}` of shape [1,1,C]."""
+        array = values.astype(self.dtype).reshape(1, 1, -1)
+        return gs.Constant(f"{CONSTANT_PREFIX}{name}", np.ascontiguousarray(array))
+
+    def wide(self, tensor: gs.Tensor) -> gs.Tensor:
+        return self._cast(tensor, FLOAT32)
+
+    def narrow(self, tensor: gs.Tensor) -> gs.Tensor:
+        return self._cast(tensor, self.dtype)
+
+    def add(self, a: gs.Tensor, b: gs.Tensor) -> gs.Tensor:
+        return self.op("Add", a, b)
+
+    def mul(self, a: gs.Tensor, b: gs.Tensor) -> gs.Tensor:
+        return self.op("Mul", a, b)
+
+    def matmul(self, a: gs.Tensor, b: gs.Tensor) -> gs.Tensor:
+        return self.op("MatMul", a, b)
+
+    def concat(
+        self, tensors: Sequence[gs.Tensor], axis: int, output: gs.Tensor | None = None
+    ) -> gs.Tensor:
+        return self.op("Concat", *tensors, output=output, axis=axis)
+
+    def transpose(self, tensor: gs.Tensor, perm: Sequence[int]) -> gs.Tensor:
+        return self.op("Transpose", tensor, perm=list(perm))
+
+    def unsqueeze(self, tensor: gs.Tensor, *axes: int) -> gs.Tensor:
+        return self.op("Unsqueeze", tensor, self.constant(list(axes)))
+
+    def reshape(self, tensor: gs.Tensor, shape: Sequence[int] | gs.Tensor) -> gs.Tensor:
+        """`shape` as numbers (0 copies a dimension, -1 infers one) or as a tensor."""
+        wanted = shape if isinstance(shape, gs.Tensor) else self.constant(list(shape))
+        return self.op("Reshape", tensor, wanted)
+
+    def slice(self, tensor: gs.Tensor, start: int, end: int | None, axis: int) -> gs.Tensor:
+        stop = np.iinfo(np.int64).max if end is None else end
+        return self.op(
+            "Slice",
+            tensor,
+            self.constant([start]),
+            self.constant([stop]),
+            self.constant([axis]),
+        )
+
+    def dimension(self, tensor: gs.Tensor, axis: int) -> gs.Tensor:
+        """[1] int64: the size of one axis."""
+        shape = self.op("Shape", tensor, dtype=INT64)
+        return self.op("Gather", shape, self.constant([axis]), axis=0)
+
+    def arange(self, size: gs.Tensor) -> gs.Tensor:
+        """[size] int64: 0, 1, ... of a [1] size."""
+        limit = self.op("Squeeze", size, self.constant([0]))
+        return self.op("Range", self.constant(0), limit, self.constant(1))
+
+    def _cast(self, tensor: gs.Tensor, dtype: np.dtype[Any]) -> gs.Tensor:
+        if np.dtype(tensor.dtype) == dtype:
+            return tensor
+        return self.op(
+            "Cast", tensor, dtype=dtype, to=int(onnx.helper.np_dtype_to_tensor_dtype(dtype))
+        )

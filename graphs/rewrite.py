@@ -1,0 +1,141 @@
+"""`decoder.dense.onnx` + plan -> the pruned decoder. Never reads a weight."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import onnx
+import onnx_graphsurgeon as gs
+
+from p2p_export.atomic_file import write_atomically
+from p2p_export.errors import InputError, PlanError, RewriteError
+from p2p_export.graphs.fused import lower_fused
+from p2p_export.graphs.locate import DecoderParts, locate_decoder
+from p2p_export.plan import Plan
+from p2p_export.proxies import SITES_NEEDED, ProxySet, tensor_name
+
+Lowering = Literal["fused"]
+Layout = Literal["index"]
+
+
+@dataclass(frozen=True)
+class RewriteReport:
+    """What a rewrite did."""
+
+    lowering: str
+    layout: str
+    proxy_layers: tuple[int, ...]
+    frozen_layers: tuple[int, ...]
+    nodes_before: int
+    nodes_after: int
+    weight_files: tuple[str, ...]
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def rewrite_decoder(
+    dense: Path,
+    plan: Plan,
+    proxies: ProxySet,
+    output: Path,
+    *,
+    lowering: Lowering = "fused",
+    layout: Layout = "index",
+) -> RewriteReport:
+    """Write to `output` the decoder of `dense` with the plan's layers rewritten.
+
+    With no planned layer the result is the dense graph itself. External weights are shared: when
+    `output` lies in another folder their files are hard-linked there (copied across file systems).
+    Raises `PlanError` when plan or proxies do not fit the graph, `RewriteError` when the graph is
+    not a decoder we can rewrite.
+    """
+    started = time.perf_counter()
+    model = _load(dense)
+    nodes_before = len(model.graph.node)
+    if plan.planned:
+        graph = gs.import_onnx(model)
+        decoder = locate_decoder(graph)
+        check_plan_fits(plan, proxies, decoder)
+        lower_fused(graph, decoder, plan.layers, proxies)
+        graph.cleanup(remove_unused_graph_inputs=False).toposort()
+        rewritten = gs.export_onnx(graph)
+        rewritten.producer_name = model.producer_name
+        del rewritten.metadata_props[:]
+        rewritten.metadata_props.extend(model.metadata_props)
+    else:
+        rewritten = model
+    weight_files = share_weights(rewritten, dense.parent, output.parent)
+    write_atomically(output, rewritten.SerializeToString())
+    modes = {layer: plan.mode(layer) for layer in plan.planned}
+    return RewriteReport(
+        lowering=lowering,
+        layout=layout,
+        proxy_layers=tuple(i for i, mode in modes.items() if mode == "proxy"),
+        frozen_layers=tuple(i for i, mode in modes.items() if mode == "frozen"),
+        nodes_before=nodes_before,
+        nodes_after=len(rewritten.graph.node),
+        weight_files=weight_files,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def check_plan_fits(plan: Plan, proxies: ProxySet, decoder: DecoderParts) -> None:
+    """Raise `PlanError` unless planned layers exist and their proxies have the graph's widths."""
+    plan.check_layers(len(decoder.layers))
+    for layer in plan.planned:
+        for site in SITES_NEEDED[plan.mode(layer)]:
+            vector = proxies.vector(layer, site)
+            width = decoder.site_size(layer, site)
+            if vector.shape != (width,):
+                raise PlanError(
+                    f"proxy {tensor_name(layer, site)} has shape {list(vector.shape)} and the "
+                    f"graph needs [{width}]; use the proxies of this model"
+                )
+
+
+def share_weights(model: onnx.ModelProto, source: Path, target: Path) -> tuple[str, ...]:
+    """Make the external weight files of `model`, which lie in `source`, available in `target`."""
+    names = sorted(
+        {
+            entry.value
+            for tensor in model.graph.initializer
+            for entry in tensor.external_data
+            if entry.key == "location"
+        }
+    )
+    for name in names:
+        if Path(name).name != name:
+            raise RewriteError(
+                f"the graph's weights lie at {name!r}, outside its folder; save it with its "
+                "weights beside it"
+            )
+        origin, destination = source / name, target / name
+        if not origin.is_file():
+            raise InputError(f"the weight file {origin} is missing; put it back beside the graph")
+        if destination.exists():
+            if not destination.samefile(origin):
+                raise InputError(
+                    f"{destination} is there already and is another file; name another folder"
+                )
+            continue
+        try:
+            os.link(origin.resolve(), destination)
+        except OSError:
+            shutil.copyfile(origin, destination)
+    return tuple(names)
+
+
+def _load(path: Path) -> onnx.ModelProto:
+    try:
+        return onnx.load(path, load_external_data=False)
+    except FileNotFoundError:
+        raise InputError(f"no graph at {path}; check the path") from None
+    except Exception as error:  # noqa: BLE001 - protobuf raises its own kinds, none documented
+        raise InputError(f"{path} is not an ONNX model: {type(error).__name__}") from None
