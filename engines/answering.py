@@ -158,9 +158,9 @@ class BundleAnswerer:
         self, questions: Sequence[Question], *, batch_size: int = 16, max_new_tokens: int = 16
     ) -> Iterator[Answer]:
         """Answers to any number of questions, `batch_size` asked at a time."""
-        for start in range(0, len(questions), batch_size):
+        for first in range(0, len(questions), batch_size):
             yield from self.answer_batch(
-                questions[start : start + batch_size], max_new_tokens=max_new_tokens
+                questions[first : first + batch_size], max_new_tokens=max_new_tokens
             )
 
     def prepare(self, question: Question) -> PreparedPrompt:

@@ -1,0 +1,126 @@
+"""The exported Qwen2.5-VL tower equals transformers' for any grids, windows included."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+from p2p_export.graphs.vision import export_vision
+from p2p_export.models import family_of
+from p2p_export.models.vision import (
+    VisionInfo,
+    image_rows,
+    qwen2_5_vl_indices,
+    vision_inputs,
+)
+
+# frames, height, width in patches: square, wide, narrow beside square, two frames.
+GRIDS = ([[1, 4, 4]], [[1, 6, 10]], [[1, 14, 6], [1, 4, 4]], [[2, 4, 6], [1, 2, 2]])
+
+
+def qwen(full_layers: list[int]) -> Any:
+    torch.manual_seed(0)
+    config = Qwen2_5_VLConfig(
+        text_config={
+            "vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "bos_token_id": None,
+            "eos_token_id": 1, "pad_token_id": 0,
+            "rope_parameters": {
+                "rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2],
+            },
+        },
+        vision_config={
+            "depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2,
+            "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2, "window_size": 16,
+            "out_hidden_size": 32, "fullatt_block_indexes": full_layers,
+        },
+    )  # fmt: skip
+    model = Qwen2_5_VLForConditionalGeneration(config).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    return model
+
+
+def processed(grids: list[list[int]]) -> dict[str, np.ndarray]:
+    patches = sum(int(np.prod(grid)) for grid in grids)
+    values = np.random.default_rng(2).normal(size=(patches, 3 * 2 * 4 * 4))
+    return {"pixel_values": values.astype(np.float32), "image_grid_thw": np.array(grids)}
+
+
+def expected(model: Any, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
+    with torch.no_grad():
+        features = model.model.get_image_features(**tensors, return_dict=True).pooler_output
+    return torch.cat(list(features)).numpy()
+
+
+def relative_error(found: np.ndarray, wanted: np.ndarray) -> float:
+    assert found.shape == wanted.shape
+    return float(np.abs(found - wanted).max() / np.abs(wanted).max())
+
+
+@pytest.fixture(scope="module")
+def windowed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, VisionInfo, Any, Path]:
+    model, folder = qwen(full_layers=[1]), tmp_path_factory.mktemp("windowed")
+    info = export_vision(model, family_of(model.config), folder)
+    return model, info, onnxruntime.InferenceSession(folder / info.graph), folder
+
+
+@pytest.mark.parametrize("grids", GRIDS, ids=str)
+def test_windowed_tower_equals_get_image_features(windowed: Any, grids: list[list[int]]) -> None:
+    model, info, session, _ = windowed
+    inputs = processed(grids)
+    (found,) = session.run(None, vision_inputs(info, inputs))
+    assert relative_error(found, expected(model, inputs)) < 1e-5
+    assert image_rows(info, inputs) == [int(np.prod(grid)) // 4 for grid in grids]
+
+
+def test_windows_matter(windowed: Any) -> None:
+    model, info, session, _ = windowed
+    inputs = processed([[1, 6, 10]])
+    feed = vision_inputs(info, inputs)
+    feed["window_rows"], feed["window_slots"] = feed["frame_rows"], feed["frame_slots"]
+    (found,) = session.run(None, feed)
+    assert relative_error(found, expected(model, inputs)) > 1e-3
+
+
+def test_images_do_not_see_one_another(windowed: Any) -> None:
+    _, info, session, _ = windowed
+    both = processed([[1, 4, 6], [1, 2, 8]])
+    (together,) = session.run(None, vision_inputs(info, both))
+    alone = {"pixel_values": both["pixel_values"][24:], "image_grid_thw": np.array([[1, 2, 8]])}
+    (second,) = session.run(None, vision_inputs(info, alone))
+    assert relative_error(together[6:], second) < 1e-5
+
+
+def test_graph_has_no_loop_and_no_data_dependent_shape(windowed: Any) -> None:
+    _, info, _, folder = windowed
+    graph = onnx.load(folder / info.graph, load_external_data=False).graph
+    kinds = {node.op_type for node in graph.node}
+    assert not kinds & {"Loop", "If", "Scan", "NonZero", "Unique", "SequenceAt"}
+
+
+def test_windows_are_those_of_transformers() -> None:
+    from transformers.vision_utils import get_vision_window_index
+
+    grids = np.array([[1, 14, 10], [2, 6, 4]])
+    index, ends = get_vision_window_index(
+        torch.from_numpy(grids), spatial_merge_size=2, window_size=24, patch_size=4
+    )
+    patches = (index[:, None] * 4 + torch.arange(4)).flatten().split(ends.diff().tolist())
+    info = VisionInfo(kind="qwen2_5_vl", inputs=(), spatial_merge_size=2, window_blocks=3)
+    rows = qwen2_5_vl_indices(info, grids)["window_rows"]
+    found = {tuple(sorted(row[row >= 0].tolist())) for row in rows}
+    assert found == {tuple(sorted(window.tolist())) for window in patches}
+
+
+def test_info_survives_the_manifest(windowed: Any) -> None:
+    _, info, _, _ = windowed
+    assert VisionInfo.from_dict(info.to_dict()) == info
