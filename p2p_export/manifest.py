@@ -25,6 +25,7 @@ PLAN_FILE = "plan.json"
 PROXIES_FILE = "proxies.safetensors"
 README_FILE = "README.md"
 GOLDEN_FOLDER = "golden"
+PROCESSOR_FOLDER = "processor"
 
 _COUNT = {"type": ["integer", "null"], "minimum": 1}
 _SIZE = {"type": "integer", "minimum": 0}

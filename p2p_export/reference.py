@@ -161,9 +161,8 @@ def _converted(value: Any, dtype: Any) -> Any:
 
 
 def _cache_keyword(text: Any) -> str:
-    """`past_key_values`, or `cache` as newer transformers call it; the wrong one is ignored."""
-    names = inspect.signature(text.forward).parameters
-    return "past_key_values" if "past_key_values" in names else "cache"
+    """`cache`, or `past_key_values` before it was renamed; the wrong one is ignored in silence."""
+    return "cache" if "cache" in inspect.signature(text.forward).parameters else "past_key_values"
 
 
 def _cache_arrays(cache: Any) -> list[npt.NDArray[Any]]:
