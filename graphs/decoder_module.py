@@ -16,11 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from p2p_export.graphs.attention_mask import MASKED
 from p2p_export.models.decoder_spec import DecoderSpec
-
-# Added to the score of a key that a query may not see. Finite, so that a row that sees nothing
-# (left padding) stays finite; so large that no score survives beside it.
-MASKED = -1e30
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from functools import cached_property
 import onnx_graphsurgeon as gs
 
 from p2p_export.bindings import TEXT_INDEX, VISUAL_INDEX
-from p2p_export.graphs.decoder_module import MASKED
+from p2p_export.graphs.attention_mask import MASKED
 from p2p_export.graphs.emit import BOOL, FLOAT32, INT64, Emitter
 from p2p_export.graphs.locate import DecoderParts
 

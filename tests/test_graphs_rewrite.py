@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -110,7 +113,8 @@ def index(mask: np.ndarray) -> np.ndarray:
 def run(session: Any, spec: DecoderSpec, chunks: list[Chunk]) -> tuple[list[np.ndarray], Any]:
     batch = chunks[0].inputs_embeds.shape[0]
     wanted = {entry.name for entry in session.get_inputs()}
-    empty = np.zeros((batch, spec.num_key_value_heads, 0, spec.head_dim), dtype=np.float32)
+    floats = chunks[0].inputs_embeds.dtype
+    empty = np.zeros((batch, spec.num_key_value_heads, 0, spec.head_dim), dtype=floats)
     cache = [empty] * (2 * spec.num_hidden_layers)
     mask = np.zeros((batch, 0), dtype=np.int64)
     logits = []
@@ -418,3 +422,39 @@ class TestRefusals:
                 exported.proxies,
                 tmp_path / "out.onnx",
             )
+
+
+def test_rewriting_needs_no_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys; from p2p_export.graphs import rewrite_decoder; "
+        "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["none", "suffix", "frozen amid proxy"])
+def test_fp16_is_as_near_as_pytorch_in_fp16(
+    exported: Exported, name: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Within twice the distance between PyTorch's own fp16 and fp32 (both on a CPU)."""
+    folder = exported.folder / "fp16"
+    family = family_of(exported.model.config)
+    if not folder.exists():
+        folder.mkdir()
+        export_decoder(exported.model, family, exported.spec, folder, precision="fp16")
+    path = folder / f"{name}.onnx"
+    modes, spec = PLANS[name], exported.spec
+    rewrite_decoder(folder / "decoder.dense.onnx", plan(modes), exported.proxies, path)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    graph_errors, torch_errors = [], []
+    half = copy.deepcopy(exported.model).half()
+    vectors = {k: v.astype(np.float16) for k, v in exported.proxies.tensors.items()}
+    for seed in range(4):
+        wide = chunk(spec, ["ttvvvvvttt"], seed=seed)
+        narrow = replace(wide, inputs_embeds=wide.inputs_embeds.astype(np.float16))
+        expected, _ = hooked_logits(exported.model, modes, exported.proxies.tensors, [wide])
+        rounded, _ = hooked_logits(half, modes, vectors, [narrow])
+        actual, _ = run(session, spec, [narrow])
+        torch_errors.append(relative_error(rounded, expected))
+        graph_errors.append(relative_error(actual, expected))
+    assert max(graph_errors) < 2 * max(torch_errors)
