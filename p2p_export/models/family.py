@@ -10,7 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from p2p_export.models.decoder_spec import DecoderSpec
-from p2p_export.models.positions import PositionScheme
+from p2p_export.models.positions import (
+    PositionScheme,
+    mrope_position_ids,
+    sequential_position_ids,
+)
 from p2p_export.proxies import Site
 
 if TYPE_CHECKING:
@@ -94,3 +98,23 @@ class Family:
         if newline == "text" and self.newline_rows is not None:
             mask &= ~self.newline_rows(input_ids, config, inputs or {})
         return mask
+
+    def position_ids(
+        self,
+        input_ids: IntArray,
+        attention_mask: IntArray,
+        config: Any,
+        inputs: Mapping[str, Any],
+    ) -> IntArray:
+        """[B,S], or [3,B,S] with MRoPE: the ids transformers computes for these inputs.
+
+        `inputs` is what the processor returned; MRoPE reads `image_grid_thw` from it.
+        """
+        if self.position_scheme == "sequential":
+            return sequential_position_ids(attention_mask)
+        return mrope_position_ids(
+            attention_mask,
+            np.isin(input_ids, self.visual_token_ids(config)),
+            np.asarray(inputs["image_grid_thw"]),
+            spatial_merge_size=config.vision_config.spatial_merge_size,
+        )
