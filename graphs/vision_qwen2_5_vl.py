@@ -24,8 +24,7 @@ class Groups:
     """Patches that attend to one another: rows [groups, longest], -1 = padding; slots [patches]."""
 
     def __init__(self, rows: Tensor, slots: Tensor) -> None:
-        self.shape = rows.shape
-        self.flat = rows.clamp(min=0).flatten()
+        self.rows = rows.clamp(min=0)
         self.slots = slots
         masked = torch.full((), MASKED, dtype=torch.float32, device=rows.device)
         padding = torch.where(rows >= 0, torch.zeros_like(masked), masked)
@@ -33,12 +32,13 @@ class Groups:
 
     def gather(self, heads: Tensor) -> Tensor:
         """[patches, heads, head_dim] -> [groups, heads, longest, head_dim]"""
-        rows = heads.index_select(0, self.flat)
-        return rows.reshape(*self.shape, *heads.shape[1:]).transpose(1, 2)
+        rows = nn.functional.embedding(self.rows, heads.flatten(1))
+        return rows.reshape(*self.rows.shape, *heads.shape[1:]).transpose(1, 2)
 
     def scatter(self, grouped: Tensor) -> Tensor:
         """[groups, heads, longest, head_dim] -> [patches, heads*head_dim]"""
-        return grouped.transpose(1, 2).flatten(2).flatten(0, 1).index_select(0, self.slots)
+        rows = grouped.transpose(1, 2).flatten(2).flatten(0, 1)
+        return nn.functional.embedding(self.slots, rows)
 
 
 class Attention(nn.Module):

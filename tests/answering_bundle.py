@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
+import shutil
+import tempfile
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +18,7 @@ from transformers import LlavaProcessor, PreTrainedTokenizerFast, Qwen2_5_VLProc
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from p2p_export.bundle import describe_files
+from p2p_export.bundle import describe_files, read_manifest
 from p2p_export.graph_bindings import read_bindings
 from p2p_export.graphs import export_decoder
 from p2p_export.graphs.embedding import export_embedding
@@ -28,6 +33,7 @@ from p2p_export.manifest import (
 )
 from p2p_export.models import family_of
 from p2p_export.models.image_only_processor import without_video
+from p2p_export.models.vision import VisionInfo
 
 SPECIALS = ("<pad>", "<s>", "</s>", "<image>", "<video>", "<vision>", "</vision>", "<unk>")
 TEMPLATE = (
@@ -74,6 +80,24 @@ def processor(family: str) -> Any:
     return without_video(Qwen2_5_VLProcessor)(images, tokenizer(), chat_template=template)
 
 
+@dataclass(frozen=True)
+class AskedBundle:
+    """A bundle made once for all tests that ask it; copy `folder` before changing it."""
+
+    family: str
+    folder: Path
+    model: Any
+    vision: VisionInfo
+
+
+@functools.cache
+def asked_bundle(family: str) -> AskedBundle:
+    folder = Path(tempfile.mkdtemp(prefix="p2p-export-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    model = write_bundle(family, folder)
+    return AskedBundle(family, folder, model, VisionInfo.from_dict(read_manifest(folder).vision))
+
+
 def write_bundle(family_name: str, folder: Path) -> Any:
     """A whole bundle in `folder`; returns the model it was made from."""
     model = MAKERS[family_name](2)
@@ -112,10 +136,6 @@ def write_bundle(family_name: str, folder: Path) -> Any:
 
 def rewrite_manifest(folder: Path, **changes: Any) -> None:
     """Set fields of a bundle's manifest, and list the files that are there."""
-    from dataclasses import replace
-
-    from p2p_export.bundle import read_manifest
-
     manifest = replace(read_manifest(folder), files=describe_files(folder), **changes)
     (folder / "manifest.json").write_bytes(manifest.to_json())
 

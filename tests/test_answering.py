@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from answering_bundle import IMAGE_PLACE, picture, processor, rewrite_manifest, write_bundle
+from answering_bundle import IMAGE_PLACE, asked_bundle, picture, processor, rewrite_manifest
 
 from p2p_export.engines.answering import BundleAnswerer, Question
 from p2p_export.errors import InputError
@@ -27,17 +27,17 @@ QUESTIONS = [
 
 
 @pytest.fixture(scope="module", params=["llava", "qwen2_5_vl"])
-def asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def asked(request: pytest.FixtureRequest) -> Any:
     """Family, bundle folder, the model it was made from, and an answerer."""
-    folder = tmp_path_factory.mktemp(request.param)
-    model = write_bundle(request.param, folder)
-    return request.param, folder, model, BundleAnswerer(folder)
+    bundle = asked_bundle(request.param)
+    return bundle.family, bundle.folder, bundle.model, BundleAnswerer(bundle.folder)
 
 
 def generated(family: str, model: Any, question: Question) -> list[int]:
     """Greedy `generate` with transformers' own processor."""
     prepare = processor(family)
-    content = [*[{"type": "image"}] * len(question.images), {"type": "text", "text": question.prompt}]
+    slots = [{"type": "image"}] * len(question.images)
+    content = [*slots, {"type": "text", "text": question.prompt}]
     text = prepare.apply_chat_template(
         [{"role": "user", "content": content}], add_generation_prompt=True
     )
@@ -102,9 +102,7 @@ def test_placeholders_of_the_prompt_stay_where_they_are(asked: Any) -> None:
         (3, 2, r"has 2 places for an image \(<image>\) and 3 images were given"),
     ],
 )
-def test_images_and_places_must_agree(
-    asked: Any, images: int, places: int, sentence: str
-) -> None:
+def test_images_and_places_must_agree(asked: Any, images: int, places: int, sentence: str) -> None:
     family, _, _, answerer = asked
     prompt = f"{IMAGE_PLACE[family]} " * places + "w1"
     with pytest.raises(InputError, match=sentence):
@@ -132,7 +130,7 @@ def test_what_a_bundle_lacks_is_named(asked: Any, tmp_path: Path) -> None:
     rewrite_manifest(bundle, vision=None, vision_missing="left out with --only decoder")
     blind = BundleAnswerer(bundle)
     assert blind.answer([], "w5 w6").token_ids == answerer.answer([], "w5 w6").token_ids
-    with pytest.raises(InputError, match="no vision part .left out with --only decoder"):
+    with pytest.raises(InputError, match=r"no vision part .left out with --only decoder"):
         blind.answer([picture(1)], "w1")
     (bundle / "processor/tokenizer.json").unlink()
     rewrite_manifest(bundle)

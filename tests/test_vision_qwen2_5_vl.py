@@ -10,10 +10,8 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+from answering_bundle import asked_bundle
 
-from p2p_export.graphs.vision import export_vision
-from p2p_export.models import family_of
 from p2p_export.models.vision import (
     VisionInfo,
     image_rows,
@@ -25,32 +23,9 @@ from p2p_export.models.vision import (
 GRIDS = ([[1, 4, 4]], [[1, 6, 10]], [[1, 14, 6], [1, 4, 4]], [[2, 4, 6], [1, 2, 2]])
 
 
-def qwen(full_layers: list[int]) -> Any:
-    torch.manual_seed(0)
-    config = Qwen2_5_VLConfig(
-        text_config={
-            "vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
-            "num_attention_heads": 4, "num_key_value_heads": 2, "bos_token_id": None,
-            "eos_token_id": 1, "pad_token_id": 0,
-            "rope_parameters": {
-                "rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2],
-            },
-        },
-        vision_config={
-            "depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2,
-            "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2, "window_size": 16,
-            "out_hidden_size": 32, "fullatt_block_indexes": full_layers,
-        },
-    )  # fmt: skip
-    model = Qwen2_5_VLForConditionalGeneration(config).eval()
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.2)
-    return model
-
-
 def processed(grids: list[list[int]]) -> dict[str, np.ndarray]:
     patches = sum(int(np.prod(grid)) for grid in grids)
-    values = np.random.default_rng(2).normal(size=(patches, 3 * 2 * 4 * 4))
+    values = np.random.default_rng(2).normal(size=(patches, 3 * 2 * 8 * 8))
     return {"pixel_values": values.astype(np.float32), "image_grid_thw": np.array(grids)}
 
 
@@ -67,10 +42,11 @@ def relative_error(found: np.ndarray, wanted: np.ndarray) -> float:
 
 
 @pytest.fixture(scope="module")
-def windowed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, VisionInfo, Any, Path]:
-    model, folder = qwen(full_layers=[1]), tmp_path_factory.mktemp("windowed")
-    info = export_vision(model, family_of(model.config), folder)
-    return model, info, onnxruntime.InferenceSession(folder / info.graph), folder
+def windowed() -> tuple[Any, VisionInfo, Any, Path]:
+    """Depth 2: the first layer windowed, 2x2 blocks a window; the second full."""
+    bundle = asked_bundle("qwen2_5_vl")
+    session = onnxruntime.InferenceSession(bundle.folder / bundle.vision.graph)
+    return bundle.model, bundle.vision, session, bundle.folder
 
 
 @pytest.mark.parametrize("grids", GRIDS, ids=str)
