@@ -78,20 +78,28 @@ def load_model(checkpoint: Checkpoint, *, dtype: str = "float32") -> Any:
 
     `dtype` is a torch dtype name or "auto" for the checkpoint's own.
     """
+    from safetensors import SafetensorError
     from transformers import AutoModelForImageTextToText
 
     try:
-        model = AutoModelForImageTextToText.from_pretrained(
+        model, loading = AutoModelForImageTextToText.from_pretrained(
             checkpoint.folder,
             dtype=dtype,
             attn_implementation="eager",
             local_files_only=True,
             use_safetensors=True,
+            output_loading_info=True,
         )
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise InputError(
             f"the weights of {checkpoint.id} cannot be loaded: {str(error).splitlines()[0]}"
         ) from None
+    missing = sorted(loading["missing_keys"])
+    if missing:
+        raise InputError(
+            f"the checkpoint {checkpoint.id} lacks {len(missing)} of its weights, first "
+            f"{missing[0]}; download it again"
+        )
     return model.eval()
 
 
@@ -153,7 +161,12 @@ def _tensor_lines(folder: Path) -> Iterator[bytes]:
     for path in sorted(folder.glob("*.safetensors")):
         with open(path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(length))
+            try:
+                header = json.loads(file.read(length))
+            except ValueError:
+                raise InputError(
+                    f"{path} is not a whole safetensors file; download it again"
+                ) from None
             for name, entry in header.items():
                 if name == "__metadata__":
                     continue
