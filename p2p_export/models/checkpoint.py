@@ -12,6 +12,7 @@ from typing import Any
 from p2p_export.errors import InputError
 from p2p_export.models import Family, family_of
 from p2p_export.models.decoder_spec import DecoderSpec
+from p2p_export.safetensors_header import read_header
 
 BUILTIN_FOLDER = Path(__file__).resolve().parent.parent / "builtin"
 HUB_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
@@ -159,21 +160,13 @@ def _model_type(folder: Path) -> str | None:
 def _tensor_lines(folder: Path) -> Iterator[bytes]:
     """One line per tensor of the folder's safetensors files, read from headers and samples."""
     for path in sorted(folder.glob("*.safetensors")):
+        entries = read_header(path)
         with open(path, "rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            try:
-                header = json.loads(file.read(length))
-            except ValueError:
-                raise InputError(
-                    f"{path} is not a whole safetensors file; download it again"
-                ) from None
-            for name, entry in header.items():
-                if name == "__metadata__":
-                    continue
-                begin, end = entry["data_offsets"]
+            for name, entry in entries.items():
+                begin, end = entry.offset, entry.offset + entry.length
                 digest = hashlib.sha256()
                 for start in sorted({begin, (begin + end) // 2, max(begin, end - SAMPLED_BYTES)}):
-                    file.seek(8 + length + start)
+                    file.seek(start)
                     digest.update(file.read(min(SAMPLED_BYTES, end - start)))
-                line = f"{name} {entry['shape']} {entry['dtype']} {digest.hexdigest()}\n"
+                line = f"{name} {list(entry.shape)} {entry.dtype} {digest.hexdigest()}\n"
                 yield line.encode()
