@@ -19,7 +19,7 @@ from p2p_export.engines.session import check_backend, start
 from p2p_export.engines.token_embedding import TokenEmbedding
 from p2p_export.engines.vision_session import VisionSession
 from p2p_export.errors import InputError
-from p2p_export.manifest import EMBEDDING_FILE
+from p2p_export.manifest import EMBEDDING_FILE, PROCESSOR_FOLDER
 from p2p_export.models.positions import (
     mrope_position_ids,
     next_position_ids,
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 IntArray = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
-PROCESSOR_FOLDER = "processor"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from p2p_export.errors import InputError
-from p2p_export.graphs.decoder_module import MASKED, RMSNorm
+from p2p_export.graphs.attention_mask import MASKED
+from p2p_export.graphs.decoder_module import RMSNorm
 from p2p_export.graphs.vision_tower import Activation, VisionTower, attend, matching_weights
 from p2p_export.models.vision import VisionInfo
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -40,6 +39,7 @@ from p2p_export.manifest import (
     TokenIds,
 )
 from p2p_export.models.checkpoint import Checkpoint, find_checkpoint, load_model
+from p2p_export.models.processor_files import copy_processor_files
 from p2p_export.noise import GRAPH_DTYPE, OTHER_DTYPE, golden_tolerances
 from p2p_export.plan import Plan, PlanProxies
 from p2p_export.progress import SILENT, Progress
@@ -50,23 +50,6 @@ DECODE_STEPS = 2
 # A golden prompt whose cache is larger than this is left out: goldens travel with the bundle.
 GOLDEN_CACHE_BYTES = 16 * 2**20
 VERSIONS_OF = ("torch", "transformers", "onnx", "onnx-graphsurgeon", "onnxruntime", "numpy")
-# A checkpoint's files that a bundle needs to prepare prompts and images.
-PROCESSOR_FILES = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "processor_config.json",
-    "preprocessor_config.json",
-    "video_preprocessor_config.json",
-    "chat_template.json",
-    "chat_template.jinja",
-)
 
 
 def export_bundle(
@@ -223,10 +206,7 @@ class _Export:
             sha256 = self.proxies.save(self.folder / PROXIES_FILE)
             proxies = PlanProxies(PROXIES_FILE, sha256, self.plan.proxies.kind)
         replace(self.plan, proxies=proxies).save(self.folder / PLAN_FILE)
-        found = [n for n in PROCESSOR_FILES if (self.checkpoint.folder / n).is_file()]
-        for name in found:
-            (self.folder / PROCESSOR_FOLDER).mkdir(exist_ok=True)
-            shutil.copyfile(self.checkpoint.folder / name, self.folder / PROCESSOR_FOLDER / name)
+        copy_processor_files(self.checkpoint.folder, self.folder / PROCESSOR_FOLDER)
 
     def _make_goldens(self) -> None:
         prompts = random_prompts(self.model, self.family)

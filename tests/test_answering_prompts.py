@@ -63,11 +63,11 @@ def test_ids_equal_those_of_the_processor(
 
 
 def test_ids_of_a_sentencepiece_like_tokenizer_equal_transformers(tmp_path: Path) -> None:
-    """Word starts marked with ▁, byte fallback, BOS added by a post-processor: as Llama has it."""
+    """Word starts marked, byte fallback, BOS added by a post-processor: as Llama has it."""
     pieces = [
         *SPECIALS,
         *(f"<0x{i:02X}>" for i in range(256)),
-        *"▁abcdefghijklmnopqrst",
+        *"▁abcdefghij",
         "▁a",
         "ab",
     ]
@@ -148,7 +148,7 @@ def test_bad_processor_files_are_refused_in_a_sentence(tmp_path: Path) -> None:
         Prompter(tmp_path, image_token_id=3)
     tokenizer().save_pretrained(tmp_path)
     (tmp_path / "chat_template.jinja").write_text("{{ raise_exception('system only') }}")
-    with pytest.raises(InputError, match="does not take this prompt .system only"):
+    with pytest.raises(InputError, match=r"does not take this prompt .system only"):
         Prompter(tmp_path, image_token_id=3).render("w1", 0)
     (tmp_path / "tokenizer_config.json").write_text("no JSON")
     with pytest.raises(BundleError, match=r"tokenizer_config\.json is no JSON"):

@@ -1,29 +1,53 @@
-"""Putting a model's processor and tokenizer into a bundle, in the form the runtime reads."""
+"""A checkpoint's tokenizer and processor files, as a bundle carries them in `processor/`."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
 
-from p2p_export.errors import InputError
-from p2p_export.models.checkpoint import Checkpoint, load_processor
+TOKENIZER_FILE = "tokenizer.json"
+PROCESSOR_FILES = (
+    "config.json",
+    "generation_config.json",
+    TOKENIZER_FILE,
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "processor_config.json",
+    "preprocessor_config.json",
+    "video_preprocessor_config.json",
+    "chat_template.json",
+    "chat_template.jinja",
+)
 
-PROCESSOR_FOLDER = "processor"
 
+def copy_processor_files(checkpoint: Path, folder: Path) -> tuple[str, ...]:
+    """Put what prepares prompts and images into `folder`; the names of what is there then.
 
-def save_processor(checkpoint: Checkpoint, bundle: Path) -> str | None:
-    """Write `bundle/processor/`; None when done, else why the model has no processor to write.
-
-    transformers saves what it runs with, so `tokenizer.json` is there also for models that ship
-    their tokenizer in another form.
+    The runtime reads `tokenizer.json` alone: for a checkpoint that ships its tokenizer in another
+    form (`vocab.json`, `tokenizer.model`) transformers converts it. A checkpoint without any of
+    these files gives an empty tuple and no folder.
     """
-    folder = bundle / PROCESSOR_FOLDER
+    found = [name for name in PROCESSOR_FILES if (checkpoint / name).is_file()]
+    if found:
+        folder.mkdir(exist_ok=True)
+    for name in found:
+        shutil.copyfile(checkpoint / name, folder / name)
+    if found and TOKENIZER_FILE not in found and _convert_tokenizer(checkpoint, folder):
+        found.append(TOKENIZER_FILE)
+    return tuple(found)
+
+
+def _convert_tokenizer(checkpoint: Path, folder: Path) -> bool:
+    """Write `tokenizer.json` from another form; False when the checkpoint has no tokenizer."""
+    from transformers import AutoTokenizer
+
     try:
-        processor = load_processor(checkpoint)
-    except InputError as error:
-        return str(error)
-    processor.save_pretrained(folder)
-    generation = checkpoint.folder / "generation_config.json"
-    if generation.is_file():
-        shutil.copyfile(generation, folder / generation.name)
-    return None
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint, local_files_only=True)
+    except (OSError, ValueError, KeyError, TypeError, ImportError):
+        return False
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or not tokenizer.get_vocab():
+        return False
+    backend.save(str(folder / TOKENIZER_FILE))
+    return True
