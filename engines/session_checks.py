@@ -33,6 +33,9 @@ json.dump(logits.tolist(), sys.stdout)
 ELSEWHERE_SECONDS = 300
 
 
+Rows = tuple[npt.NDArray[Any], npt.NDArray[np.int64], npt.NDArray[np.bool_]]
+
+
 @dataclass(frozen=True)
 class Prompt:
     """Arguments of `Session.prefill` and the logits PyTorch gave for them."""
@@ -42,8 +45,8 @@ class Prompt:
     visual_mask: npt.NDArray[np.bool_]
     logits: npt.NDArray[np.float32]
 
-    def rows(self, begin: int, end: int | None) -> tuple[npt.NDArray[Any], ...]:
-        """Arguments for a part of the prompt."""
+    def rows(self, begin: int = 0, end: int | None = None) -> Rows:
+        """Arguments for the prompt, or for a part of it."""
         return (
             self.inputs_embeds[:, begin:end],
             self.position_ids[..., begin:end],
@@ -54,8 +57,8 @@ class Prompt:
 def repeated(bundle: Bundle) -> Iterator[Check]:
     """A, then B, then A again: the same answer, bit by bit."""
     session, prompts = _session(bundle), _prompts(bundle)
-    first = [session.prefill(*prompt.rows(0, None))[0] for prompt in prompts]
-    again = session.prefill(*prompts[0].rows(0, None))[0]
+    first = [session.prefill(*prompt.rows())[0] for prompt in prompts]
+    again = session.prefill(*prompts[0].rows())[0]
     same = np.array_equal(first[0], again)
     yield Check("A, B, A", same, "the same answer" if same else "another answer the second time")
 
@@ -95,7 +98,7 @@ def elsewhere(bundle: Bundle) -> Iterator[Check]:
     prompt = _prompts(bundle)[0]
     with tempfile.TemporaryDirectory() as folder:
         arrays = f"{folder}/prompt.npz"
-        np.savez(arrays, *prompt.rows(0, None))
+        np.savez(arrays, *prompt.rows())
         ran = subprocess.run(
             [sys.executable, "-c", ELSEWHERE, str(bundle.folder), arrays],
             cwd=folder,

@@ -41,7 +41,7 @@ from p2p_export.manifest import (
 from p2p_export.models.checkpoint import Checkpoint, find_checkpoint, load_model
 from p2p_export.models.processor_files import copy_processor_files
 from p2p_export.noise import GRAPH_DTYPE, OTHER_DTYPE, golden_tolerances
-from p2p_export.plan import Plan, PlanProxies
+from p2p_export.plan import Plan, PlanModel, PlanProxies
 from p2p_export.progress import SILENT, Progress
 from p2p_export.proxies import ProxySet
 from p2p_export.reference import Reference, computing_in
@@ -205,7 +205,13 @@ class _Export:
         if self.plan.proxies is not None:
             sha256 = self.proxies.save(self.folder / PROXIES_FILE)
             proxies = PlanProxies(PROXIES_FILE, sha256, self.plan.proxies.kind)
-        replace(self.plan, proxies=proxies).save(self.folder / PLAN_FILE)
+        model = PlanModel(
+            self.plan.model.id,
+            self.family.architecture,
+            self.spec.num_hidden_layers,
+            self.checkpoint.fingerprint,
+        )
+        replace(self.plan, model=model, proxies=proxies).save(self.folder / PLAN_FILE)
         copy_processor_files(self.checkpoint.folder, self.folder / PROCESSOR_FOLDER)
 
     def _make_goldens(self) -> None:

@@ -27,7 +27,8 @@ PROCESSOR_ERRORS = (ValueError, TypeError, KeyError, IndexError, AttributeError,
 def random_prompts(model: Any, family: Family) -> list[GoldenPrompt]:
     """Seeded rows, of the size the model's own embeddings have."""
     spec = family.decoder_spec(model.config)
-    table = family.decoder(model).get_input_embeddings().weight
+    decoder: Any = family.decoder(model)
+    table = decoder.get_input_embeddings().weight
     scale = float(table.detach().float().square().mean().sqrt())
     generator = np.random.default_rng(SEED)
     rows = [

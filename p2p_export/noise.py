@@ -26,7 +26,7 @@ from p2p_export.manifest import Golden
 FACTOR = 8.0
 # The dtype whose rounding is measured, and that of the graph, by precision.
 OTHER_DTYPE = {"fp32": "float64", "fp16": "float16"}
-GRAPH_DTYPE = {"fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16)}
+GRAPH_DTYPE: dict[str, np.dtype[Any]] = {"fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16)}
 
 
 def golden_tolerances(

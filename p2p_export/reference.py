@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,15 +30,15 @@ class Reference:
     model: Any
     family: Family
     plan: Plan | None = None
-    proxies: ProxySet | None = None
+    proxies: ProxySet = field(default_factory=lambda: ProxySet({}))
 
     def run(self, prompt: GoldenPrompt, *, decode_steps: int) -> list[ReferenceCall]:
         """Prefill the prompt, then decode `decode_steps` tokens, each the likeliest one."""
         calls: list[ReferenceCall] = []
         with self._patched(prompt):
-            cache = None
+            cache = _new_cache()
             for _ in range(1 + decode_steps):
-                call, cache = self._call(prompt, cache, self._before(prompt, calls))
+                call = self._call(prompt, cache, self._before(prompt, calls))
                 calls.append(call)
                 prompt = self._next(call)
         return calls
@@ -47,10 +47,10 @@ class Reference:
         """The same rows once more, call by call, whatever token would be likeliest now."""
         again: list[ReferenceCall] = []
         with self._patched(calls[0].prompt):
-            cache = None
+            cache = _new_cache()
             for call in calls:
-                repeated, cache = self._call(call.prompt, cache, self._before(call.prompt, again))
-                again.append(repeated)
+                before = self._before(call.prompt, again)
+                again.append(self._call(call.prompt, cache, before))
         return again
 
     def _before(self, prompt: GoldenPrompt, calls: list[ReferenceCall]) -> Cache:
@@ -64,19 +64,20 @@ class Reference:
         """The likeliest token as the next row of each batch row."""
         import torch
 
-        embedding = self.family.decoder(self.model).get_input_embeddings()
+        decoder: Any = self.family.decoder(self.model)
         token = torch.from_numpy(call.logits.argmax(axis=1)[:, None])
         positions = next_position_ids(self.family.position_scheme, call.prompt.position_ids)
         return GoldenPrompt(
-            embedding(token).detach().float().numpy(),
+            decoder.get_input_embeddings()(token).detach().float().numpy(),
             np.ascontiguousarray(positions),
             np.zeros(token.shape, dtype=np.bool_),
         )
 
-    def _call(self, prompt: GoldenPrompt, cache: Any, before: Cache) -> tuple[ReferenceCall, Any]:
+    def _call(self, prompt: GoldenPrompt, cache: Any, before: Cache) -> ReferenceCall:
+        """Run one call; `cache` is transformers' own and grows, `before` is what it held."""
         import torch
 
-        text = self.family.decoder(self.model)
+        text: Any = self.family.decoder(self.model)
         head = self.model.get_submodule(self.family.head)
         past = before[0].shape[2]
         batch, length = prompt.visual_mask.shape
@@ -86,11 +87,10 @@ class Reference:
                 attention_mask=torch.ones(batch, past + length, dtype=torch.int64),
                 position_ids=torch.from_numpy(prompt.position_ids),
                 use_cache=True,
-                **({} if cache is None else {_cache_keyword(text): cache}),
+                **{_cache_keyword(text): cache},
             )
             logits = head(output.last_hidden_state[:, -1]).float().numpy()
-        cache = output.past_key_values
-        return ReferenceCall(prompt, before, _cache_arrays(cache), logits), cache
+        return ReferenceCall(prompt, before, _cache_arrays(cache), logits)
 
     def _patched(self, prompt: GoldenPrompt) -> AbstractContextManager[Any]:
         if self.plan is None or not self.plan.planned:
@@ -115,7 +115,7 @@ def computing_in(model: Any, family: Family, dtype: str) -> Iterator[None]:
     import torch
 
     target = getattr(torch, dtype)
-    text = family.decoder(model)
+    text: Any = family.decoder(model)
     modules = [*family.decoder_layers(model), text.norm, model.get_submodule(family.head)]
     handles = []
 
@@ -158,6 +158,12 @@ def _converted(value: Any, dtype: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(_converted(entry, dtype) for entry in value)
     return value
+
+
+def _new_cache() -> Any:
+    from transformers import DynamicCache
+
+    return DynamicCache()
 
 
 def _cache_keyword(text: Any) -> str:
