@@ -11,7 +11,7 @@ from p2p_export.errors import InputError
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """One tensor: its dtype as the format spells it ("F32"), its bytes from the start of the file."""
+    """One tensor: its dtype as the format spells it ("F32"), its bytes in the file."""
 
     dtype: str
     shape: tuple[int, ...]
