@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from p2p_export.calibration.datasets import Dataset, load_dataset
 from p2p_export.calibration.samples import Sample
@@ -59,13 +58,12 @@ def planned_split(
     """
     if name not in SPLIT_NAMES:
         raise InputError(f"there is no split {name!r}; the splits are {', '.join(SPLIT_NAMES)}")
-    split_name = cast(SplitName, name)
-    record = SplitRecord.of(plan, split_name)
+    record = SplitRecord.of(plan, name)
     if data is None:
         dataset = load_dataset(record.data, images=record.images, limit=record.limit)
     else:
         dataset = load_dataset(data, images=images, limit=record.limit)
-    split = split_dataset(dataset, record.sizes, record.seed)[split_name]
+    split = split_dataset(dataset, record.sizes, record.seed)[name]
     if split.sha256 != record.sha256:
         raise InputError(
             f"the {name} split of {dataset.name} is not the one the plan was made with (the "
