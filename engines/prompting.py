@@ -91,8 +91,8 @@ class Prompter:
         return np.array(encoded.ids, dtype=np.int64)
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of generated tokens, special ones left out."""
-        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
+        """Text of generated tokens, special ones and outer blanks left out."""
+        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True)).strip()
 
     def _places(self, text: str) -> int:
         return text.count(self.image_token) if self.image_token else 0
