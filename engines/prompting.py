@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from p2p_export.engines.chat_template import ChatTemplate
 from p2p_export.errors import BundleError, InputError
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -33,7 +33,9 @@ class Prompter:
         try:
             from tokenizers import Tokenizer
         except ModuleNotFoundError:
-            raise InputError("prompts need the package `tokenizers`; install it") from None
+            raise InputError(
+                "prompts need the package `tokenizers`; `pip install tokenizers`"
+            ) from None
         try:
             self._tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_FILE))
         except Exception as error:  # noqa: BLE001 (the package raises bare Exception)
@@ -41,7 +43,10 @@ class Prompter:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.special_tokens = _special_tokens(folder)
-        self.chat_template = _chat_template(folder)
+        template = _chat_template(folder)
+        self.chat_template = (
+            None if template is None else ChatTemplate(template, self.special_tokens)
+        )
         self.image_token = (
             None if image_token_id is None else self._tokenizer.id_to_token(image_token_id)
         )
@@ -64,7 +69,7 @@ class Prompter:
         if self.chat_template is not None:
             slots = [] if placed else [{"type": "image"}] * images
             content = [*slots, {"type": "text", "text": prompt}]
-            text = self._apply_template([{"role": "user", "content": content}])
+            text = self.chat_template.render([{"role": "user", "content": content}])
         if self._places(text) != images:
             why = (
                 "the bundle has no chat template that would make one"
@@ -96,32 +101,6 @@ class Prompter:
 
     def _places(self, text: str) -> int:
         return text.count(self.image_token) if self.image_token else 0
-
-    def _apply_template(self, messages: list[dict[str, Any]]) -> str:
-        try:
-            import jinja2
-            from jinja2.ext import loopcontrols
-            from jinja2.sandbox import ImmutableSandboxedEnvironment
-        except ModuleNotFoundError:
-            raise InputError("chat templates need the package `jinja2`; install it") from None
-
-        def raise_exception(message: str) -> None:
-            raise jinja2.TemplateError(message)
-
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = raise_exception
-        environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-        try:
-            return environment.from_string(self.chat_template or "").render(
-                messages=messages, add_generation_prompt=True, **self.special_tokens
-            )
-        except jinja2.TemplateError as error:
-            raise InputError(
-                f"the bundle's chat template does not take this prompt ({error})"
-            ) from None
 
 
 def _special_tokens(folder: Path) -> dict[str, str]:
@@ -157,11 +136,6 @@ def read_settings(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise BundleError(f"{path} is no JSON ({error}); export the bundle again") from None
     return values if isinstance(values, dict) else {}
-
-
-def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
-    """Templates want plain JSON; jinja's own filter escapes HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
 
 
 def _s(count: int) -> str:
