@@ -62,6 +62,14 @@ def positive_int(text: str) -> int:
     return int(value)
 
 
+def size(text: str) -> int:
+    """An argument type: 0, 1, 2, ..."""
+    value = _number(text, int, "a whole number")
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is below 0")
+    return int(value)
+
+
 def tolerance(text: str) -> float:
     """An argument type: a relative accuracy drop, 0 <= value < 1."""
     value = _number(text, float, "a number")

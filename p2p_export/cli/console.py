@@ -45,7 +45,9 @@ class Console:
             self._plain_table(title, columns, rows)
             return
         width = None if self.stdout.isatty() else PIPED_WIDTH
-        table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD)
+        table = Table(
+            title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, show_header=any(columns)
+        )
         for index, column in enumerate(columns):
             numbers = index > 0 and all(_is_number(row[index]) for row in rows)
             table.add_column(Text(column), justify="right" if numbers else "left", overflow="fold")

@@ -157,12 +157,15 @@ def _provider(name: str) -> Engine:
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    if name != "CPUExecutionProvider":
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     title = f"ONNX Runtime {onnxruntime.__version__}, {name}"
     try:
         session = onnxruntime.InferenceSession(TINY_MODEL, options, providers=[name])
         (result,) = session.run(None, {"x": np.ones(1, dtype=np.float32)})
     except Exception as error:  # noqa: BLE001 - providers raise whatever their libraries raise
-        return Engine(title, False, f"it is listed but does not start: {str(error).strip()}")
+        reason = " ".join(str(error).split()).rpartition(" : ")[2]
+        return Engine(title, False, f"it is listed but runs nothing here: {reason}")
     if name not in session.get_providers():
         return Engine(title, False, "it is listed but its libraries or its device are not here")
     return Engine(title, bool(result[0] == 2.0), "a one-node graph gave the right answer")

@@ -85,6 +85,8 @@ def _check_verb(name: str) -> None:
         return
     if name in LATER_VERBS:
         raise InputError(f"`{name}` does not work yet in this version; see `{PROG} --help`")
+    if name == EXPORT:
+        raise InputError(f"the export has no verb; write `{PROG} --plan plan.json -o bundle/`")
     close = difflib.get_close_matches(name, VERBS, n=1)
     hint = f"did you mean `{close[0]}`?" if close else f"verbs are {', '.join(VERBS)}"
     raise InputError(f"there is no verb {name!r}; {hint}")
@@ -97,6 +99,8 @@ def _quiet_libraries(debug: bool) -> Iterator[None]:
         yield
         return
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
