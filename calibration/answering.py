@@ -29,7 +29,7 @@ def answer_tokens_needed(tokenizer: Any, samples: Sequence[Sample]) -> int:
 
 def answer(loaded: LoadedModel, batch: DecoderBatch, max_new_tokens: int) -> list[str]:
     """One answer per sample: greedy, up to `max_new_tokens` or the end-of-answer token."""
-    with torch.inference_mode():
+    with torch.no_grad():
         if max_new_tokens == 1:
             hidden = _decode(loaded, batch.inputs_embeds, batch.attention_mask, batch.position_ids)
             return first_token_answers(loaded, hidden.last_hidden_state[:, -1])

@@ -64,7 +64,7 @@ class _RunningMeans:
                 linear = self.loaded.family.site(self.loaded.model, layer, site)
                 hook = self._accumulate(self.sums[layer, site], weights)
                 handles.append(linear.register_forward_hook(hook))
-            with torch.inference_mode():
+            with torch.no_grad():
                 self.loaded.decoder(
                     inputs_embeds=batch.inputs_embeds,
                     attention_mask=batch.attention_mask,

@@ -53,7 +53,7 @@ def embed(loaded: LoadedModel, prompts: PromptBatch) -> DecoderBatch:
     inputs["position_ids"] = prompts.position_ids
     handle = loaded.decoder.register_forward_pre_hook(_stop, with_kwargs=True)
     try:
-        with torch.inference_mode():
+        with torch.no_grad():
             loaded.model(**inputs, use_cache=False)
     except _StoppedError as stopped:
         return DecoderBatch(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +11,14 @@ import torch
 
 from p2p_export.calibration.accuracy import Accuracy
 from p2p_export.calibration.answering import answer, first_token_answers
+from p2p_export.calibration.dense_pass import dense_pass
 from p2p_export.calibration.embedding import DecoderBatch, embed
-from p2p_export.calibration.layer_passes import answer_row, dense_pass, run_layers
 from p2p_export.calibration.loaded_model import LoadedModel
 from p2p_export.calibration.patching import patched
 from p2p_export.calibration.prompting import Prompter
 from p2p_export.calibration.samples import Sample
 from p2p_export.calibration.scoring import is_correct
+from p2p_export.calibration.shared_prefix import Patch, SharedPrefix
 from p2p_export.plan import Plan, PlanModel, PlanProxies
 from p2p_export.progress import SILENT, Progress
 from p2p_export.proxies import ProxySet
@@ -96,9 +98,14 @@ def sweep_batch(
     loaded: LoadedModel, proxies: ProxySet, batch: DecoderBatch, max_new_tokens: int
 ) -> SweepAnswers:
     """All sweep points of one batch."""
-    with torch.inference_mode():
+    with torch.no_grad():
         if max_new_tokens == 1:
-            return _first_tokens(loaded, proxies, batch)
+            rows = answer_rows(loaded, proxies, batch)
+            return SweepAnswers(
+                first_token_answers(loaded, rows.dense),
+                tuple(first_token_answers(loaded, row) for row in rows.forward),
+                tuple(first_token_answers(loaded, row) for row in rows.backward),
+            )
     layers = range(loaded.spec.num_hidden_layers)
     last = len(layers) - 1
 
@@ -122,28 +129,38 @@ def proxy_plan(first: int, last: int) -> Plan:
     )
 
 
-def _first_tokens(loaded: LoadedModel, proxies: ProxySet, batch: DecoderBatch) -> SweepAnswers:
-    """Every point from states that others share, instead of a pass each.
+@dataclass(frozen=True)
+class AnswerRows:
+    """Hidden states of the answer position behind the final norm, [B,D], of every sweep point."""
+
+    dense: torch.Tensor
+    forward: tuple[torch.Tensor, ...]
+    backward: tuple[torch.Tensor, ...]
+
+
+def answer_rows(loaded: LoadedModel, proxies: ProxySet, batch: DecoderBatch) -> AnswerRows:
+    """Every point from states that others share, instead of a full pass each.
 
     A forward point continues from the patched prefix, which grows by one layer at a time; a
     backward point starts from what its first layer read in the dense pass.
     """
     dense = dense_pass(loaded, batch)
+    rows = SharedPrefix(loaded, batch, dense)
     count = loaded.spec.num_hidden_layers
 
-    def answers(hidden_states: torch.Tensor) -> Answers:
-        return first_token_answers(loaded, answer_row(loaded, hidden_states))
+    def patch(first: int, last: int) -> Patch:
+        return lambda visual: patched(loaded.model, proxy_plan(first, last), proxies, visual)
 
-    forward: list[Answers] = []
-    prefix = dense.entries[0]
+    def unpatched(_visual: torch.Tensor) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    forward: list[torch.Tensor] = []
+    prefix = rows.entry(0)
     for i in range(count):
-        with patched(loaded.model, proxy_plan(i, i), proxies, batch.visual_mask):
-            prefix = run_layers(loaded, dense, prefix, [i])
-        forward.append(answers(run_layers(loaded, dense, prefix, range(i + 1, count))))
-
-    with patched(loaded.model, proxy_plan(0, count - 1), proxies, batch.visual_mask):
-        backward = [
-            answers(run_layers(loaded, dense, dense.entries[i], range(i, count)))
-            for i in range(count)
-        ]
-    return SweepAnswers(first_token_answers(loaded, dense.answer), tuple(forward), tuple(backward))
+        prefix = rows.run(prefix, [i], patch(i, i))
+        forward.append(rows.answer(rows.run(prefix, range(i + 1, count), unpatched)))
+    backward = [
+        rows.answer(rows.run(rows.entry(i), range(i, count), patch(i, count - 1)))
+        for i in range(count)
+    ]
+    return AnswerRows(dense.answer, tuple(forward), tuple(backward))

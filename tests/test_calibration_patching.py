@@ -41,9 +41,7 @@ def run(model: Any, feed: Mapping[str, torch.Tensor]) -> torch.Tensor:
     return states
 
 
-MASK = torch.tensor(
-    [[0, 1, 1, 1, 0, 0, 1, 0, 0], [0, 0, 0, 0, 1, 1, 1, 1, 0]], dtype=torch.bool
-)
+MASK = torch.tensor([[0, 1, 1, 1, 0, 0, 1, 0, 0], [0, 0, 0, 0, 1, 1, 1, 1, 0]], dtype=torch.bool)
 
 
 def by_hand(
@@ -150,7 +148,9 @@ def test_left_padding_changes_nothing() -> None:
     pad = 3
     padded = {
         "inputs_embeds": torch.cat([torch.randn(1, pad, 48), feed["inputs_embeds"]], 1),
-        "attention_mask": torch.cat([torch.zeros(1, pad, dtype=torch.long), feed["attention_mask"]], 1),
+        "attention_mask": torch.cat(
+            [torch.zeros(1, pad, dtype=torch.long), feed["attention_mask"]], 1
+        ),
         "position_ids": torch.cat([torch.zeros(1, pad), torch.arange(9.0)[None]], 1).long(),
     }
     with patched(model, plan, proxies, torch.cat([torch.zeros(1, pad, dtype=torch.bool), mask], 1)):
@@ -217,8 +217,9 @@ def test_the_model_is_left_as_it_was_found(name: str) -> None:
     model = RANDOM_MODELS[name](3)
     feed = inputs(model)
     before = run(model, feed)
-    with pytest.raises(RuntimeError), patched(
-        model, plan_of({0: "proxy"}), proxies_of(model), MASK
+    with (
+        pytest.raises(RuntimeError),
+        patched(model, plan_of({0: "proxy"}), proxies_of(model), MASK),
     ):
         raise RuntimeError
     assert torch.equal(run(model, feed), before)

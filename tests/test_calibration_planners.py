@@ -49,7 +49,9 @@ def test_equals_a_search_over_all_runs(
     forward, backward = curves
     last = len(forward) - 1
     runs = [range(i + 1) for i in range(last + 1) if forward[i] * 100 >= (100 - percent) * dense]
-    ends = [range(i, last + 1) for i in range(last + 1) if backward[i] * 100 >= (100 - percent) * dense]
+    ends = [
+        range(i, last + 1) for i in range(last + 1) if backward[i] * 100 >= (100 - percent) * dense
+    ]
     expected = {*max(runs, key=len, default=())} | {*max(ends, key=len, default=())}
     found = largest_union(
         curve(*forward), curve(*backward), Accuracy(dense, 100), float(f"0.{percent:02}")

@@ -25,7 +25,9 @@ def test_another_answer_is_wrong(answer: str) -> None:
     assert not is_correct(YES, answer)
 
 
-@pytest.mark.parametrize("answer", ["b", "B", "(B)", "B.", "b)", "B. dark blue", "(b) so", "Dark blue."])
+@pytest.mark.parametrize(
+    "answer", ["b", "B", "(B)", "B.", "b)", "B. dark blue", "(b) so", "Dark blue."]
+)
 def test_an_option_is_named_by_its_letter_or_its_text(answer: str) -> None:
     assert variant(SECOND) == "choice-letter"
     assert is_correct(SECOND, answer)

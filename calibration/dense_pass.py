@@ -1,8 +1,7 @@
-"""Running single decoder layers: transformers' own modules, with the arguments it gave them."""
+"""One dense forward pass, taken apart at the layers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +13,9 @@ from p2p_export.calibration.loaded_model import LoadedModel
 
 @dataclass(frozen=True)
 class DensePass:
-    """One dense forward pass, taken apart.
+    """What each decoder layer was given, and what came out.
 
-    entries[i]: what layer i read, [B,S,D]. arguments[i]: the keyword arguments it was called with
+    entries[i]: the hidden states layer i read, [B,S,D]. arguments[i]: its keyword arguments
     (mask, rotary embeddings, …). answer: the last row behind the final norm, [B,D].
     """
 
@@ -47,20 +46,3 @@ def dense_pass(loaded: LoadedModel, batch: DecoderBatch) -> DensePass:
         for handle in handles:
             handle.remove()
     return DensePass(tuple(entries), tuple(arguments), output.last_hidden_state[:, -1])
-
-
-def run_layers(
-    loaded: LoadedModel, dense: DensePass, hidden_states: torch.Tensor, layers: Iterable[int]
-) -> torch.Tensor:
-    """Pass `hidden_states` [B,S,D] through `layers`, in order, under whatever patch is active."""
-    modules = loaded.layers
-    for layer in layers:
-        output = modules[layer](hidden_states, **dense.arguments[layer])
-        hidden_states = output[0] if isinstance(output, tuple) else output
-    return hidden_states
-
-
-def answer_row(loaded: LoadedModel, hidden_states: torch.Tensor) -> torch.Tensor:
-    """[B,S,D] behind the last layer -> [B,D]: the last row behind the final norm."""
-    row: torch.Tensor = loaded.decoder.get_submodule("norm")(hidden_states[:, -1])
-    return row
