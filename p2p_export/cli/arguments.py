@@ -75,7 +75,7 @@ def tolerance(text: str) -> float:
     value = _number(text, float, "a number")
     if not 0 <= value < 1:
         raise argparse.ArgumentTypeError(
-            f"{text} is out of range: a tolerance is a fraction, 0 or more and below 1 (0.03 is 3 %)"
+            f"{text} is out of range: a tolerance is a fraction from 0 to below 1 (0.03 is 3 %)"
         )
     return value
 

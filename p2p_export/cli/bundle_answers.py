@@ -17,20 +17,15 @@ if TYPE_CHECKING:
 MAX_NEW_TOKENS = 16
 
 
-def bundle_answers(folder: str | os.PathLike[str], plan: Plan) -> dict[str, Answerer]:
-    """`dense_answerer` and `planned_answerer` for `evaluate`: the two decoders of a bundle."""
+def answers_of(folder: str | os.PathLike[str], plan: Plan, *, dense: bool = False) -> Answerer:
+    """Ask the pruned decoder of a bundle, or its dense one; answers as long as planning's."""
     recorded = ((plan.evidence or {}).get("answers") or {}).get("max_new_tokens")
     longest = recorded if isinstance(recorded, int) and recorded > 0 else MAX_NEW_TOKENS
-    return {
-        "dense_answerer": _asking(BundleAnswerer(folder, dense=True), longest),
-        "planned_answerer": _asking(BundleAnswerer(folder), longest),
-    }
+    answerer = BundleAnswerer(folder, dense=dense)
 
-
-def _asking(answerer: BundleAnswerer, max_new_tokens: int) -> Answerer:
     def answer(samples: Sequence[Sample]) -> list[str]:
         questions = [Question([sample.image.load()], sample.question) for sample in samples]
-        given = answerer.answer_batch(questions, max_new_tokens=max_new_tokens)
+        given = answerer.answer_batch(questions, max_new_tokens=longest)
         return [each.text for each in given]
 
     return answer

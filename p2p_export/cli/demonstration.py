@@ -25,7 +25,7 @@ MARKER_TEXT = """\
 Made by `p2p-export demo`, which replaces these files when it runs again.
 
 plan.json, proxies.safetensors   which layers stop computing visual tokens, and what stands in
-bundle/                          what a device needs: p2p-export run bundle/ --image ... --prompt ...
+bundle/                          what a device needs; `p2p-export run` asks it
 evaluation.json, bench.json      answers and times, dense and pruned
 report.html                      all of it on one page
 """
@@ -67,7 +67,7 @@ def demonstrate(folder: Path, *, model: str, questions: int, progress: Progress)
     """
     from p2p_export.calibration.evaluation import evaluate
     from p2p_export.calibration.planning import make_plan
-    from p2p_export.cli.bundle_answers import bundle_answers
+    from p2p_export.cli.bundle_answers import answers_of
     from p2p_export.cli.verbs.evaluate import evaluation_document
     from p2p_export.engines.benchmark import bench_bundle
     from p2p_export.engines.validation import validate_bundle
@@ -106,7 +106,13 @@ def demonstrate(folder: Path, *, model: str, questions: int, progress: Progress)
     progress.say(f"{sum(c.passed for c in validation.checks)} checks passed")
 
     progress.say(f"4 of 6: ask both decoders of the bundle {questions} held-out questions")
-    evaluation = evaluate(plan, split="test", progress=progress, **bundle_answers(bundle, plan))
+    evaluation = evaluate(
+        plan,
+        split="test",
+        dense_answerer=answers_of(bundle, plan, dense=True),
+        planned_answerer=answers_of(bundle, plan),
+        progress=progress,
+    )
     document = evaluation_document(evaluation, bundle=str(bundle))
     write_json(folder / "evaluation.json", document)
 

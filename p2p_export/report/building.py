@@ -55,8 +55,8 @@ def build_view(
         comparisons=comparisons(evidence, evaluation, bench),
         tasks=_tasks(measured.dense, measured.planned, evaluation) if measured else None,
         gallery=evaluation.gallery if evaluation else (),
-        gallery_note="The first questions of the split, whatever was answered, then the first on "
-        "which dense and pruned differ (framed).",
+        gallery_note="One question of each of the first images of the split, whatever was "
+        "answered, then the first questions on which dense and pruned differ (framed).",
         warnings=_warnings(plan, evidence),
         missing=_missing(evidence, evaluation, bench),
         facts=facts,

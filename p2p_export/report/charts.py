@@ -151,6 +151,4 @@ class Bars:
     @classmethod
     def draw(cls, comparison: Comparison) -> Bars:
         longest = max(comparison.dense, comparison.pruned) or 1.0
-        return cls(
-            comparison, 100 * comparison.dense / longest, 100 * comparison.pruned / longest
-        )
+        return cls(comparison, 100 * comparison.dense / longest, 100 * comparison.pruned / longest)

@@ -16,12 +16,19 @@ LARGEST_SIDE = 192
 
 
 def gallery(pairs: Sequence[AnswerPair]) -> list[dict[str, Any]]:
-    """The first questions, whatever was answered, then the first where dense and planned differ.
+    """A question of each of the first images, whatever was answered; then the first questions on
+    which dense and planned differ.
 
     Each is the pair's own dict and `image`, a data URI of a PNG no side of which exceeds 192.
     """
-    chosen = list(range(min(FIRST, len(pairs))))
-    differing = [i for i, pair in enumerate(pairs) if pair.dense != pair.planned and i >= FIRST]
+    by_image: dict[str, list[int]] = {}
+    for i, pair in enumerate(pairs):
+        by_image.setdefault(pair.sample.image_id, []).append(i)
+    # Images often bring the same tasks in the same order: take another one from each.
+    chosen = [own[n % len(own)] for n, own in enumerate(list(by_image.values())[:FIRST])]
+    differing = [
+        i for i, pair in enumerate(pairs) if pair.dense != pair.planned and i not in chosen
+    ]
     return [
         {**pairs[i].to_dict(), "image": image_uri(pairs[i].sample.image.load())}
         for i in (*chosen, *differing[:DIFFERING])

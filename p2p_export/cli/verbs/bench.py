@@ -121,6 +121,5 @@ def _show(report: BenchReport, console: Console) -> None:
 
 def _timing(timing: Timing) -> str:
     return (
-        f"{timing.median_ms:.2f} ms ({timing.lower_quartile_ms:.2f}-"
-        f"{timing.upper_quartile_ms:.2f})"
+        f"{timing.median_ms:.2f} ms ({timing.lower_quartile_ms:.2f}-{timing.upper_quartile_ms:.2f})"
     )

@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     from p2p_export.calibration.evaluation import evaluate
-    from p2p_export.cli.bundle_answers import bundle_answers
+    from p2p_export.cli.bundle_answers import answers_of
     from p2p_export.manifest import PLAN_FILE
     from p2p_export.plan import Plan
 
@@ -67,7 +67,6 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if args.output and not Path(args.output).absolute().parent.is_dir():
         raise InputError(f"there is no folder for {args.output}; make it or name another file")
     plan = Plan.load(Path(args.bundle) / PLAN_FILE if args.bundle else args.plan)
-    answers: dict[str, Any] = bundle_answers(args.bundle, plan) if args.bundle else {}
     evaluation = evaluate(
         plan,
         split=args.split,
@@ -76,8 +75,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
         limit=args.limit,
         checkpoint_name=args.model,
         trust_remote_code=args.trust_remote_code,
+        dense_answerer=answers_of(args.bundle, plan, dense=True) if args.bundle else None,
+        planned_answerer=answers_of(args.bundle, plan) if args.bundle else None,
         progress=console.progress,
-        **answers,
     )
     document = evaluation_document(evaluation, bundle=args.bundle)
     if args.output:

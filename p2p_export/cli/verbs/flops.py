@@ -10,11 +10,11 @@ from typing import Any
 from p2p_export.cli.arguments import add_json, positive_int
 from p2p_export.cli.console import Console
 from p2p_export.cli.layer_list import layer_list
-from p2p_export.quantities import bytes_text, flops_text, percent_text
 from p2p_export.errors import InputError
 from p2p_export.flops import Tokens, kv_cache_bytes, needed_flops, p2p_flops
 from p2p_export.models.decoder_spec import DecoderSpec
 from p2p_export.plan import Mode, Plan
+from p2p_export.quantities import bytes_text, flops_text, percent_text
 
 DESCRIPTION = """\
 FLOPs of one prefill, dense and planned, from a model's config alone (no weights).

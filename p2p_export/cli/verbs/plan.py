@@ -19,7 +19,7 @@ Measure which decoder layers need no visual computation and write that down as a
 Splits the questions by image; computes the proxies on the calibration split; patches layers one
 after another, from the input and from the output, on the validation split; takes per direction the
 largest run within the tolerance; measures the union of both. Writes plan.json and, beside it,
-proxies.safetensors. Returns 1 (files written, no certificate) when the union misses the tolerance."""
+proxies.safetensors. Returns 1 (files written, no certificate) when the union misses it."""
 
 EXAMPLE = """\
 p2p-export plan --model tiny-llava --data tiny-vqa -o plan.json

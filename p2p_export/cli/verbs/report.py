@@ -21,9 +21,7 @@ p2p-export report --plan plan.json --evaluation evaluation.json --bench bench.js
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plan", metavar="FILE", required=True, help="the plan.json")
-    parser.add_argument(
-        "--evaluation", metavar="FILE", help="what `p2p-export evaluate -o` wrote"
-    )
+    parser.add_argument("--evaluation", metavar="FILE", help="what `p2p-export evaluate -o` wrote")
     parser.add_argument("--bench", metavar="FILE", help="what `p2p-export bench -o` wrote")
     parser.add_argument(
         "-o", "--output", metavar="FILE", default="report.html", help="the page (report.html)"

@@ -30,8 +30,11 @@ def run(args: argparse.Namespace, console: Console) -> int:
         console.document(report.to_dict())
         return 0 if report.passed else 1
     rows = [
-        [check.name, "skipped" if check.skipped else "passed" if check.passed else "FAILED"]
-        + [check.detail]
+        [
+            check.name,
+            "skipped" if check.skipped else "passed" if check.passed else "FAILED",
+            check.detail,
+        ]
         for check in report.checks
     ]
     console.table(f"{args.bundle}", ["check", "", ""], rows)
