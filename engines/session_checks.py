@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 from p2p_export.bindings import INPUTS_EMBEDS, LOGITS, POSITION_IDS, TEXT_INDEX
 from p2p_export.bundle import Bundle
-from p2p_export.engines.answer_checks import deviation
+from p2p_export.engines.answer_checks import Deviation, deviation
 from p2p_export.engines.check import Check
 from p2p_export.engines.goldens import GoldenCase, load_goldens
 from p2p_export.engines.onnxruntime_backend import OnnxRuntimeOptions
 from p2p_export.engines.session import Session, start
-from p2p_export.manifest import DECODER_FILE
+from p2p_export.manifest import DECODER_FILE, Golden
 
 ELSEWHERE = """
 import json, sys
@@ -54,48 +54,53 @@ class Prompt:
         )
 
 
-def repeated(bundle: Bundle) -> Iterator[Check]:
+def session_answers(bundle: Bundle) -> Iterator[Check]:
+    """What a session answers to the golden prompts, however it is asked."""
+    session, prompts = start(bundle, OnnxRuntimeOptions()), _prompts(bundle)
+    yield _repeated(session, prompts)
+    yield _chunked(session, prompts)
+    yield _padded(session, prompts)
+    yield _elsewhere(bundle, prompts[0])
+
+
+def _repeated(session: Session, prompts: list[Prompt]) -> Check:
     """A, then B, then A again: the same answer, bit by bit."""
-    session, prompts = _session(bundle), _prompts(bundle)
     first = [session.prefill(*prompt.rows())[0] for prompt in prompts]
     again = session.prefill(*prompts[0].rows())[0]
     same = np.array_equal(first[0], again)
-    yield Check("A, B, A", same, "the same answer" if same else "another answer the second time")
+    found = "the same answer" if same else "another answer the second time"
+    return Check("A, B, A", same, found)
 
 
-def chunked(bundle: Bundle) -> Iterator[Check]:
+def _chunked(session: Session, prompts: list[Prompt]) -> Check:
     """A prompt in two chunks, cut inside its image where it has one."""
-    session = _session(bundle)
+    golden = session.manifest.golden
     worst = max(
-        (_off(bundle, prompt.logits, _in_two(session, prompt)) for prompt in _prompts(bundle)),
+        (_off(golden, prompt.logits, _in_two(session, prompt)) for prompt in prompts),
         key=lambda d: d.share,
     )
-    yield Check("prefill in chunks", worst.share <= 1.0, str(worst))
+    return Check("prefill in chunks", worst.share <= 1.0, str(worst))
 
 
-def padded(bundle: Bundle) -> Iterator[Check]:
+def _padded(session: Session, prompts: list[Prompt]) -> Check:
     """Prompts of unequal length in one batch, padded on the left."""
-    session = _session(bundle)
-    limit = bundle.manifest.limits.max_batch
-    singles = [
-        _batch_row(prompt, row) for prompt in _prompts(bundle) for row in range(len(prompt.logits))
-    ]
-    batch = singles[:limit] if limit is not None else singles
-    length = max(single.visual_mask.shape[1] for single in batch)
-    mask = np.concatenate([_left(np.ones_like(s.visual_mask, np.int64), length, 1) for s in batch])
+    limit = session.manifest.limits.max_batch
+    singles = [_batch_row(p, row) for p in prompts for row in range(len(p.logits))][:limit]
+    length = max(single.visual_mask.shape[1] for single in singles)
+    ones = [np.ones(single.visual_mask.shape, dtype=np.int64) for single in singles]
     logits, _ = session.prefill(
-        np.concatenate([_left(s.inputs_embeds, length, 1) for s in batch]),
-        np.concatenate([_left(s.position_ids, length, -1) for s in batch], axis=-2),
-        np.concatenate([_left(s.visual_mask, length, 1) for s in batch]),
-        mask,
+        np.concatenate([_left(single.inputs_embeds, length, 1) for single in singles]),
+        np.concatenate([_left(single.position_ids, length, -1) for single in singles], axis=-2),
+        np.concatenate([_left(single.visual_mask, length, 1) for single in singles]),
+        np.concatenate([_left(one, length, 1) for one in ones]),
     )
-    worst = _off(bundle, np.concatenate([single.logits for single in batch]), logits)
-    yield Check("padded batch", worst.share <= 1.0, f"{len(batch)} rows; {worst}")
+    expected = np.concatenate([single.logits for single in singles])
+    worst = _off(session.manifest.golden, expected, logits)
+    return Check("padded batch", worst.share <= 1.0, f"{len(singles)} rows; {worst}")
 
 
-def elsewhere(bundle: Bundle) -> Iterator[Check]:
+def _elsewhere(bundle: Bundle, prompt: Prompt) -> Check:
     """Another process, in another working folder."""
-    prompt = _prompts(bundle)[0]
     with tempfile.TemporaryDirectory() as folder:
         arrays = f"{folder}/prompt.npz"
         np.savez(arrays, *prompt.rows())
@@ -109,14 +114,10 @@ def elsewhere(bundle: Bundle) -> Iterator[Check]:
         )
     if ran.returncode != 0:
         reason = (ran.stderr.strip().splitlines() or ["no message"])[-1]
-        yield Check("another working folder", False, reason)
-        return
-    worst = _off(bundle, prompt.logits, np.array(json.loads(ran.stdout), dtype=np.float32))
-    yield Check("another working folder", worst.share <= 1.0, str(worst))
-
-
-def _session(bundle: Bundle) -> Session:
-    return start(bundle, OnnxRuntimeOptions())
+        return Check("another working folder", False, reason)
+    found = np.array(json.loads(ran.stdout), dtype=np.float32)
+    worst = _off(bundle.manifest.golden, prompt.logits, found)
+    return Check("another working folder", worst.share <= 1.0, str(worst))
 
 
 def _prompts(bundle: Bundle) -> list[Prompt]:
@@ -148,8 +149,8 @@ def _in_two(session: Session, prompt: Prompt) -> npt.NDArray[np.float32]:
     return session.prefill(*prompt.rows(cut, None), state=state)[0]
 
 
-def _off(bundle: Bundle, expected: npt.NDArray[Any], found: npt.NDArray[Any]) -> Any:
-    return deviation(bundle.manifest.golden, {LOGITS: expected}, {LOGITS: found})
+def _off(golden: Golden, expected: npt.NDArray[Any], found: npt.NDArray[Any]) -> Deviation:
+    return deviation(golden, {LOGITS: expected}, {LOGITS: found})
 
 
 def _batch_row(prompt: Prompt, row: int) -> Prompt:

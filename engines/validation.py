@@ -30,10 +30,7 @@ CHECKS: tuple[Callable[[Bundle], Iterator[Check]], ...] = (
     answer_checks.goldens,
     answer_checks.optimizations,
     answer_checks.dense_goldens,
-    session_checks.repeated,
-    session_checks.chunked,
-    session_checks.padded,
-    session_checks.elsewhere,
+    session_checks.session_answers,
 )
 
 
