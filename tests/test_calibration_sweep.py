@@ -49,7 +49,7 @@ def naive_row(loaded: Any, proxies: ProxySet, sample: Any, layers: range) -> tor
 
 def said(loaded: Any, row: torch.Tensor) -> str:
     token = int(loaded.model.lm_head(row).argmax())
-    return str(loaded.processor.tokenizer.decode([token])).strip()
+    return str(loaded.processor.tokenizer.decode([token], skip_special_tokens=True)).strip()
 
 
 @pytest.fixture(scope="module", params=BOTH)
