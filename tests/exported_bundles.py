@@ -34,30 +34,31 @@ def workplace() -> Path:
 
 
 @cache
-def random_model(family: str) -> Any:
-    model = RANDOM_MODELS[family](LAYERS)
+def random_model(family: str, layers: int = LAYERS) -> Any:
+    model = RANDOM_MODELS[family](layers)
     model.generation_config.bos_token_id, model.generation_config.eos_token_id = 1, 2
     return model
 
 
 @cache
-def checkpoint(family: str) -> Path:
+def checkpoint(family: str, layers: int = LAYERS) -> Path:
     """The random model with its processor, as transformers saves them."""
-    folder = workplace() / f"{family}-checkpoint"
-    random_model(family).save_pretrained(folder)
+    folder = workplace() / f"{family}-{layers}-checkpoint"
+    random_model(family, layers).save_pretrained(folder)
     if family != "llava_next":
         processor(family).save_pretrained(folder)
     return folder
 
 
-def plan_for(family: str, modes: dict[int, Any] | None = None) -> Plan:
-    """A plan with random proxies beside it."""
-    spec = family_of(random_model(family).config).decoder_spec(random_model(family).config)
-    random_proxies(spec).save(workplace() / f"{family}.safetensors")
+def plan_for(family: str, layers: int = LAYERS) -> Plan:
+    """A plan with random proxies beside it: `MODES`, as far as the model has such layers."""
+    config = random_model(family, layers).config
+    name = f"{family}-{layers}.safetensors"
+    random_proxies(family_of(config).decoder_spec(config)).save(workplace() / name)
     return Plan(
-        PlanModel(str(checkpoint(family))),
-        MODES if modes is None else modes,
-        proxies=PlanProxies(f"{family}.safetensors", kind="mean"),
+        PlanModel(str(checkpoint(family, layers))),
+        {i: mode for i, mode in MODES.items() if i < layers},
+        proxies=PlanProxies(name, kind="mean"),
         certificate={"by": "the test"},
         folder=workplace(),
     )
