@@ -172,6 +172,7 @@ class BundleAnswerer:
             opened = [open_image(image) for image in question.images]
             processed = vision.process(opened)
             rows = image_rows(vision.info, processed)
+            self._check_limit(sum(rows))
         input_ids = self.prompter.encode(text, rows)
         found = int(self._visual(input_ids).sum())
         if found != sum(rows):
@@ -221,6 +222,16 @@ class BundleAnswerer:
             position_ids = next_position_ids(scheme, position_ids)
             logits, state = self.session.decode(
                 self.embedding(chosen[:, None]), position_ids, state
+            )
+
+    def _check_limit(self, visual_tokens: int) -> None:
+        """Refuse what the decoder would refuse, before the vision part computes it."""
+        limit = self.manifest.limits.max_visual_tokens
+        if limit is not None and visual_tokens > limit:
+            raise InputError(
+                f"the images make {visual_tokens} visual tokens and this bundle was made for at "
+                f"most {limit}; give fewer or smaller images, or export with a larger "
+                "--max-visual-tokens"
             )
 
     def _visual(self, input_ids: IntArray) -> npt.NDArray[np.bool_]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +10,31 @@ import numpy as np
 import numpy.typing as npt
 
 from p2p_export.errors import BundleError, InputError
+from p2p_export.safetensors_header import read_header
 
 NAME = "embed_tokens.weight"
-DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
-LONGEST_HEADER = 2**20
+DTYPES: Mapping[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
 
 
 class TokenEmbedding:
-    """`embedding.safetensors` of a bundle: [vocab, D], float32 or float16."""
+    """`embedding.safetensors` of a bundle: [vocab, D], float32 or float16.
+
+    Raises `BundleError` for a file that holds no such table.
+    """
 
     def __init__(self, path: Path) -> None:
-        try:
-            begin, shape, dtype = _locate(path)
-            self._table: npt.NDArray[Any] = np.memmap(path, dtype, "r", begin, shape)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        entry = read_header(path).get(NAME)
+        if entry is None or len(entry.shape) != 2:
             raise BundleError(
-                f"{path} does not hold a token embedding ({error}); export the bundle again"
-            ) from None
+                f"{path} holds no token embedding named {NAME}; export the bundle again"
+            )
+        dtype = DTYPES.get(entry.dtype)
+        if dtype is None:
+            raise BundleError(
+                f"{path} holds {entry.dtype} values, which NumPy has no type for; export the "
+                "bundle with --precision fp32 or fp16"
+            )
+        self._table: npt.NDArray[Any] = np.memmap(path, dtype, "r", entry.offset, entry.shape)
 
     @property
     def vocab_size(self) -> int:
@@ -50,20 +58,3 @@ class TokenEmbedding:
                 "use the tokenizer of this bundle"
             )
         return np.array(self._table[ids])
-
-
-def _locate(path: Path) -> tuple[int, tuple[int, int], np.dtype[Any]]:
-    """Offset in the file, shape and dtype of the one tensor a safetensors file holds."""
-    with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if length > LONGEST_HEADER:
-            raise ValueError("it is no safetensors file")
-        entry = json.loads(file.read(length))[NAME]
-    dtype = DTYPES.get(entry["dtype"])
-    if dtype is None:
-        raise BundleError(
-            f"{path} holds {entry['dtype']} values, which NumPy has no type for; "
-            "export the bundle with --precision fp32 or fp16"
-        )
-    rows, columns = entry["shape"]
-    return 8 + length + entry["data_offsets"][0], (rows, columns), dtype

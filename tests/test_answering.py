@@ -16,6 +16,7 @@ from answering_bundle import IMAGE_PLACE, asked_bundle, picture, processor, rewr
 
 from p2p_export.engines.answering import BundleAnswerer, Question
 from p2p_export.errors import InputError
+from p2p_export.manifest import Limits
 
 NEW_TOKENS = 5
 QUESTIONS = [
@@ -140,6 +141,15 @@ def test_what_a_bundle_lacks_is_named(asked: Any, tmp_path: Path) -> None:
     rewrite_manifest(bundle)
     with pytest.raises(InputError, match=r"no embedding\.safetensors"):
         BundleAnswerer(bundle)
+
+
+def test_more_visual_tokens_than_the_bundle_is_made_for(asked: Any, tmp_path: Path) -> None:
+    bundle = copied(asked[1], tmp_path)
+    rewrite_manifest(bundle, limits=Limits(max_visual_tokens=20))
+    answerer = BundleAnswerer(bundle)
+    assert answerer.answer([picture(1, 32, 32)], "w1").visual_tokens <= 20
+    with pytest.raises(InputError, match="visual tokens and this bundle was made for at most 20"):
+        answerer.answer([picture(1)] * 6, "w1")
 
 
 def test_image_processor_settings_are_needed(asked: Any, tmp_path: Path) -> None:
