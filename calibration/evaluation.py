@@ -9,6 +9,7 @@ from typing import Any
 
 from p2p_export.calibration.accuracy import Accuracy
 from p2p_export.calibration.answering import answer, answer_tokens_needed
+from p2p_export.calibration.batching import batch_size_for
 from p2p_export.calibration.datasets import load_dataset
 from p2p_export.calibration.embedding import embed
 from p2p_export.calibration.loaded_model import LoadedModel
@@ -29,7 +30,6 @@ from p2p_export.proxies import ProxySet
 Answerer = Callable[[Sequence[Sample]], Sequence[str]]
 
 WHOLE_DATASET = "all"
-BATCH_SIZE = 32
 
 
 @dataclass(frozen=True)
@@ -126,11 +126,12 @@ def evaluate(
     prompter = Prompter(processor, checkpoint.family, checkpoint.config, plan.newline)
     max_new_tokens = _max_new_tokens(plan, processor, samples)
 
+    batch_size = batch_size_for(checkpoint.spec, prompter.prepare(samples[:1]).tokens[0])
     pairs: list[AnswerPair] = []
     tokens: list[Tokens] = []
-    starts = range(0, len(samples), BATCH_SIZE)
+    starts = range(0, len(samples), batch_size)
     for start in progress.track(starts, description="evaluate", total=len(starts)):
-        group = samples[start : start + BATCH_SIZE]
+        group = samples[start : start + batch_size]
         prompts = prompter.prepare(group)
         given: dict[str, Sequence[str]] = {}
         if loaded is not None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from p2p_export.calibration.accuracy import Accuracy
 from p2p_export.calibration.answering import answer, answer_tokens_needed
+from p2p_export.calibration.batching import batch_size_for
 from p2p_export.calibration.collecting import collect_proxies
 from p2p_export.calibration.datasets import Dataset, content_hash, load_dataset
 from p2p_export.calibration.embedding import embed
@@ -32,7 +33,6 @@ from p2p_export.progress import SILENT, Progress
 from p2p_export.proxies import ProxySet
 
 PLANNER = "paper"
-BATCH_SIZE = 32
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,8 @@ def make_plan(
     """
     started = time.monotonic()
     check_tolerance(tolerance)
+    if max_new_tokens is not None and max_new_tokens < 1:
+        raise InputError(f"answers of {max_new_tokens} tokens say nothing; allow 1 or more")
     sizes = SplitSizes(calibration_size, validation_size, certification_size, test_size)
     proxies_path = proxies_path_for(output)
     check_output(output, proxies_path, force=force)
@@ -106,9 +108,14 @@ def make_plan(
     if max_new_tokens is None:
         max_new_tokens = answer_tokens_needed(loaded.processor.tokenizer, dataset.samples)
     validation = splits["validation"].samples
+    batch_size = batch_size_for(loaded.spec, prompter.prepare(validation[:1]).tokens[0])
     with _timed(seconds, "calibrate"):
         proxies = collect_proxies(
-            loaded, prompter, splits["calibration"].samples, progress=progress
+            loaded,
+            prompter,
+            splits["calibration"].samples,
+            batch_size=batch_size,
+            progress=progress,
         )
     with _timed(seconds, "sweep"):
         curves = sweep(
@@ -117,7 +124,7 @@ def make_plan(
             proxies,
             validation,
             max_new_tokens=max_new_tokens,
-            batch_size=BATCH_SIZE,
+            batch_size=batch_size,
             progress=progress,
         )
     _check_dense_answers(curves.dense, checkpoint.id, dataset)
@@ -138,7 +145,7 @@ def make_plan(
     )
     with _timed(seconds, "re-check"):
         union, tokens = _recheck(
-            loaded, prompter, plan, proxies, validation, max_new_tokens, progress
+            loaded, prompter, plan, proxies, validation, max_new_tokens, batch_size, progress
         )
     passed = within_tolerance(union, curves.dense, tolerance)
     progress.say(
@@ -207,13 +214,14 @@ def _recheck(
     proxies: ProxySet,
     samples: Sequence[Sample],
     max_new_tokens: int,
+    batch_size: int,
     progress: Progress,
 ) -> tuple[Accuracy, list[Tokens]]:
     """Accuracy of the plan as a whole, by full passes under `patched`; the prompts' lengths."""
     hits: list[bool] = []
     tokens: list[Tokens] = []
-    batches = prompter.batches(samples, BATCH_SIZE)
-    total = -(-len(samples) // BATCH_SIZE)
+    batches = prompter.batches(samples, batch_size)
+    total = -(-len(samples) // batch_size)
     for prompts in progress.track(batches, description="re-check", total=total):
         batch = embed(loaded, prompts)
         with patched(loaded.model, plan, proxies, batch.visual_mask):

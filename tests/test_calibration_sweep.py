@@ -87,6 +87,23 @@ def test_every_point_equals_a_naive_pass(measured: Any, order: str) -> None:
             assert (rows - dense).abs().max() > 1e-2 * dense.abs().max(), layers
 
 
+def test_a_template_with_the_question_in_front_shares_nothing_and_is_right() -> None:
+    loaded = random_loaded("tiny-llava", layers=2)
+    loaded.processor.chat_template = (
+        "{% for m in messages %}{{ m['content'][1]['text'] }} <image>{% endfor %}"
+    )
+    proxies = random_proxies(loaded.spec)
+    samples = scenes(12).samples[3:9]
+    batch = batch_of(loaded, samples)
+    assert batch.visual_mask[:, -1].all()  # the answer position is a visual row
+    with torch.no_grad():
+        assert SharedPrefix(loaded, batch, dense_pass(loaded, batch)).shared.places.shape[1] == 0
+        found = answer_rows(loaded, proxies, batch)
+    for layers, rows in ((range(1), found.forward[0]), (range(1, 2), found.backward[1])):
+        naive = torch.stack([naive_row(loaded, proxies, s, layers) for s in samples])
+        assert (rows - naive).abs().max() < 1e-4 * naive.abs().max()
+
+
 def test_what_questions_share_is_computed_once(measured: Any) -> None:
     loaded, _, samples = measured
     batch = batch_of(loaded, samples)
