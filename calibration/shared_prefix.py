@@ -22,6 +22,8 @@ from p2p_export.calibration.loaded_model import LoadedModel
 
 # Makes a patch for calls whose visual rows are these, bool [N,R].
 Patch = Callable[[torch.Tensor], AbstractContextManager[Any]]
+# Places of the rows that keys are of, int64 [N,K], and which of them nobody may see, bool [N,K].
+Keys = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class Rows:
     """Rows that are computed in one call.
 
     sequences: int64 [N], the sequence of the batch each line is taken from. places: int64 [N,R],
-    which rows of it; a place may repeat, at the left, to fill a line. visual: bool [N,R].
+    which rows of it; the first may be repeated at the left to fill a line, so that what is computed
+    there is ignored. visual: bool [N,R].
     """
 
     sequences: torch.Tensor
@@ -39,6 +42,12 @@ class Rows:
     @classmethod
     def of(cls, batch: DecoderBatch, sequences: torch.Tensor, places: torch.Tensor) -> Rows:
         return cls(sequences, places, batch.visual_mask[sequences].gather(1, places))
+
+    @property
+    def filling(self) -> torch.Tensor:
+        """bool [N,R]: the repeated places."""
+        following = self.places[:, 1:] == self.places[:, :-1]
+        return torch.nn.functional.pad(following, (0, 1))
 
     def take(self, values: torch.Tensor) -> torch.Tensor:
         """[..., B or 1, S, W] -> [..., N, R, W]: these rows of a tensor over the batch."""
@@ -65,6 +74,9 @@ class KeysAndValues:
     keys: torch.Tensor
     values: torch.Tensor
 
+    def of(self, lines: torch.Tensor) -> KeysAndValues:
+        return KeysAndValues(self.keys[lines], self.values[lines])
+
 
 class SharedPrefix:
     """The layers of a model on one batch, split into shared and own rows."""
@@ -72,18 +84,22 @@ class SharedPrefix:
     def __init__(self, loaded: LoadedModel, batch: DecoderBatch, dense: DensePass) -> None:
         self.loaded = loaded
         self.dense = dense
-        self.length = batch.attention_mask.shape[1]
+        length = batch.attention_mask.shape[1]
         self.image_of, firsts = _images(batch)
-        starts = self.length - batch.attention_mask.sum(1)
+        starts = length - batch.attention_mask.sum(1)
         count = _shared_length(batch, self.image_of, firsts, starts)
         offsets = torch.arange(count)
         self.shared = Rows.of(batch, firsts, starts[firsts, None] + offsets)
-        # Where the shared rows lie in each question's own sequence.
-        self.shared_places = starts[:, None] + offsets
-        own_count = int((self.length - starts).max()) - count
-        places = torch.arange(self.length - own_count, self.length).expand(len(starts), -1)
+        own_count = int((length - starts).max()) - count
+        places = torch.arange(length - own_count, length).expand(len(starts), -1)
         own = torch.maximum(places, starts[:, None] + count)
         self.own = Rows.of(batch, torch.arange(len(starts)), own)
+        self.shared_keys = (self.shared.places, torch.zeros_like(self.shared.visual))
+        in_front = starts[:, None] + offsets
+        self.own_keys = (
+            torch.cat([in_front, own], dim=1),
+            torch.cat([torch.zeros_like(in_front, dtype=torch.bool), self.own.filling], dim=1),
+        )
         self._arguments: dict[tuple[int, int], dict[str, Any]] = {}
 
     def entry(self, layer: int) -> State:
@@ -97,18 +113,14 @@ class SharedPrefix:
         shared, own = state.shared, state.own
         in_front: dict[int, KeysAndValues] = {}
         with patch(self.shared.visual):
-            for layer in layers:
-                cache = _Cache(self.length, self.shared.places)
-                shared = self._call(layer, shared, self.shared, cache)
+            for layer in layers if self.shared.places.numel() else ():
+                cache = _Cache()
+                shared = self._call(layer, shared, self.shared, self.shared_keys, cache)
                 in_front[layer] = cache.computed
         with patch(self.own.visual):
             for layer in layers:
-                known = in_front[layer]
-                cache = _Cache(self.length, self.own.places)
-                cache.put(
-                    self.shared_places, known.keys[self.image_of], known.values[self.image_of]
-                )
-                own = self._call(layer, own, self.own, cache)
+                cache = _Cache(in_front[layer].of(self.image_of) if layer in in_front else None)
+                own = self._call(layer, own, self.own, self.own_keys, cache)
         return State(shared, own)
 
     def answer(self, state: State) -> torch.Tensor:
@@ -117,15 +129,15 @@ class SharedPrefix:
         return row
 
     def _call(
-        self, layer: int, hidden_states: torch.Tensor, rows: Rows, cache: _Cache
+        self, layer: int, hidden_states: torch.Tensor, rows: Rows, keys: Keys, cache: _Cache
     ) -> torch.Tensor:
         module = self.loaded.layers[layer]
-        arguments = {**self._of_rows(layer, rows), cache_keyword(module): cache}
+        arguments = {**self._of_rows(layer, rows, keys), cache_keyword(module): cache}
         output = module(hidden_states, **arguments)
         states: torch.Tensor = output[0] if isinstance(output, tuple) else output
         return states
 
-    def _of_rows(self, layer: int, rows: Rows) -> dict[str, Any]:
+    def _of_rows(self, layer: int, rows: Rows, keys: Keys) -> dict[str, Any]:
         """The arguments the dense pass gave `layer`, for these rows alone."""
         key = (layer, id(rows))
         if key not in self._arguments:
@@ -134,8 +146,7 @@ class SharedPrefix:
             cos, sin = given["position_embeddings"]
             self._arguments[key] = {
                 **given,
-                # [B,1,S,S]: rows of queries; all keys stay.
-                "attention_mask": rows.take(mask.transpose(0, 1)).transpose(0, 1),
+                "attention_mask": _mask_of(mask, rows, keys),
                 "position_embeddings": (rows.take(cos), rows.take(sin)),
                 "position_ids": None,
             }
@@ -143,30 +154,31 @@ class SharedPrefix:
 
 
 class _Cache:
-    """What a layer takes for its cache: puts its keys and values among those in front of them."""
+    """What a layer takes for its cache: keys and values of the rows in front of those computed."""
 
-    def __init__(self, length: int, places: torch.Tensor) -> None:
-        self.length = length
-        self.places = places
-        self.known: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+    def __init__(self, in_front: KeysAndValues | None = None) -> None:
+        self.in_front = in_front
         self.computed: KeysAndValues
-
-    def put(self, places: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Place known keys and values [N,Hkv,K,hd] at `places` [N,K]."""
-        self.known.append((places, keys, values))
 
     def update(
         self, keys: torch.Tensor, values: torch.Tensor, *_args: Any, **_options: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The whole sequence's keys and values, [N,Hkv,S,hd]; rows nobody may see are zero."""
         self.computed = KeysAndValues(keys, values)
-        shape = (*keys.shape[:2], self.length, keys.shape[3])
-        all_keys, all_values = keys.new_zeros(shape), values.new_zeros(shape)
-        for places, some_keys, some_values in [*self.known, (self.places, keys, values)]:
-            index = places[:, None, :, None].expand_as(some_keys)
-            all_keys.scatter_(2, index, some_keys)
-            all_values.scatter_(2, index, some_values)
-        return all_keys, all_values
+        if self.in_front is None:
+            return keys, values
+        return (
+            torch.cat([self.in_front.keys, keys], dim=2),
+            torch.cat([self.in_front.values, values], dim=2),
+        )
+
+
+def _mask_of(mask: torch.Tensor, rows: Rows, keys: Keys) -> torch.Tensor:
+    """[B,1,S,S] additive or bool -> [N,1,R,K]: rows of queries, keys in the order they come."""
+    places, hidden = keys
+    taken = rows.take(mask.transpose(0, 1)).transpose(0, 1)
+    columns = places[:, None, None].expand(*taken.shape[:-1], -1)
+    unseen = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
+    return taken.gather(-1, columns).masked_fill(hidden[:, None, None], unseen)
 
 
 def _images(batch: DecoderBatch) -> tuple[torch.Tensor, torch.Tensor]:
