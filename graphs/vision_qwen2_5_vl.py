@@ -31,10 +31,10 @@ class Groups:
         padding = torch.where(rows >= 0, torch.zeros_like(masked), masked)
         self.mask = padding[:, None, None, :]
 
-    def gather(self, heads: Tensor) -> Tensor:
-        """[patches, heads, head_dim] -> [groups, heads, longest, head_dim]"""
-        rows = nn.functional.embedding(self.rows, heads.flatten(1))
-        return rows.reshape(*self.rows.shape, *heads.shape[1:]).transpose(1, 2)
+    def gather(self, qkv: Tensor) -> Tensor:
+        """[patches, 3, heads, head_dim] -> [3, groups, heads, longest, head_dim]"""
+        rows = nn.functional.embedding(self.rows, qkv.flatten(1))
+        return rows.reshape(*self.rows.shape, *qkv.shape[1:]).permute(2, 0, 3, 1, 4)
 
     def scatter(self, grouped: Tensor) -> Tensor:
         """[groups, heads, longest, head_dim] -> [patches, heads*head_dim]"""
@@ -50,9 +50,9 @@ class Attention(nn.Module):
         self.proj = nn.Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, groups: Groups) -> Tensor:
-        query, key, value = self.qkv(hidden).unflatten(-1, (3, self.heads, -1)).unbind(1)
-        query, key = _rotate(query, cos, sin), _rotate(key, cos, sin)
-        query, key, value = (groups.gather(each) for each in (query, key, value))
+        qkv = self.qkv(hidden).unflatten(-1, (3, self.heads, -1))
+        rotated = _rotate(qkv[:, :2], cos, sin)
+        query, key, value = groups.gather(torch.cat((rotated, qkv[:, 2:]), dim=1)).unbind(0)
         mixed: Tensor = self.proj(groups.scatter(attend(query, key, value, groups.mask)))
         return mixed
 
@@ -123,7 +123,7 @@ class Qwen2_5_VLVision(nn.Module):  # noqa: N801
     ) -> Tensor:
         hidden = self.patch_embed(pixel_values.to(self.patch_embed.weight.dtype))
         angles = rotary_position_ids.float().unsqueeze(-1) * self.get_buffer("inv_freq")
-        angles = angles.flatten(1).repeat(1, 2).unsqueeze(1)
+        angles = angles.flatten(1).repeat(1, 2)[:, None, None]
         cos, sin = angles.cos(), angles.sin()
         frames = Groups(frame_rows, frame_slots)
         windows = frames
@@ -206,7 +206,7 @@ def _patch_values(config: Any) -> int:
 
 
 def _rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """RoPE on [patches, heads, head_dim], in float32."""
+    """RoPE on [patches, 2, heads, head_dim], in float32."""
     wide = heads.float()
     half = wide.shape[-1] // 2
     turned = torch.cat((-wide[..., half:], wide[..., :half]), dim=-1)
