@@ -122,7 +122,9 @@ def evaluate(
     loaded: LoadedModel | None = None
     if dense_answerer is None or planned_answerer is None:
         loaded = LoadedModel.load(checkpoint, trust_remote_code=trust_remote_code)
-    processor = loaded.processor if loaded else load_processor(checkpoint)
+        processor = loaded.processor
+    else:
+        processor = load_processor(checkpoint, trust_remote_code=trust_remote_code)
     prompter = Prompter(processor, checkpoint.family, checkpoint.config, plan.newline)
     max_new_tokens = _max_new_tokens(plan, processor, samples)
 

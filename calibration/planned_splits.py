@@ -60,9 +60,8 @@ def planned_split(
         raise InputError(f"there is no split {name!r}; the splits are {', '.join(SPLIT_NAMES)}")
     record = SplitRecord.of(plan, name)
     if data is None:
-        dataset = load_dataset(record.data, images=record.images, limit=record.limit)
-    else:
-        dataset = load_dataset(data, images=images, limit=record.limit)
+        data, images = record.data, images or record.images
+    dataset = load_dataset(data, images=images, limit=record.limit)
     split = split_dataset(dataset, record.sizes, record.seed)[name]
     if split.sha256 != record.sha256:
         raise InputError(
