@@ -12,6 +12,8 @@ import pytest
 import torch
 from answering_bundle import asked_bundle
 
+from p2p_export.graphs.vision import export_vision
+from p2p_export.models import family_of
 from p2p_export.models.vision import (
     VisionInfo,
     image_rows,
@@ -56,6 +58,27 @@ def test_windowed_tower_equals_get_image_features(windowed: Any, grids: list[lis
     (found,) = session.run(None, vision_inputs(info, inputs))
     assert relative_error(found, expected(model, inputs)) < 1e-5
     assert image_rows(info, inputs) == [int(np.prod(grid)) // 4 for grid in grids]
+
+
+def test_runtime_optimisations_change_nothing(windowed: Any) -> None:
+    _, info, session, folder = windowed
+    settings = onnxruntime.SessionOptions()
+    settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    plain = onnxruntime.InferenceSession(folder / info.graph, settings)
+    for grids in GRIDS:
+        feed = vision_inputs(info, processed(grids))
+        assert relative_error(session.run(None, feed)[0], plain.run(None, feed)[0]) < 1e-5
+
+
+@pytest.mark.slow
+def test_half_precision_stays_near(windowed: Any, tmp_path: Path) -> None:
+    model = windowed[0]
+    info = export_vision(model, family_of(model.config), tmp_path, precision="fp16")
+    inputs = processed(GRIDS[2])
+    session = onnxruntime.InferenceSession(tmp_path / info.graph)
+    (found,) = session.run(None, vision_inputs(info, inputs))
+    assert found.dtype == np.float16
+    assert relative_error(found.astype(np.float32), expected(model, inputs)) < 2e-2
 
 
 def test_windows_matter(windowed: Any) -> None:
