@@ -32,9 +32,11 @@ LARGEST_ASPECT_RATIO = 200
 
 def open_image(image: str | os.PathLike[str] | Image) -> Image:
     """A file, upright and in RGB; or a PIL image as it is. `InputError` when it cannot be read."""
-    import PIL.Image
-    import PIL.ImageOps
-
+    try:
+        import PIL.Image
+        import PIL.ImageOps
+    except ModuleNotFoundError:
+        raise InputError("images need the package `pillow`; `pip install pillow`") from None
     if isinstance(image, PIL.Image.Image):
         return image
     path = Path(image)
@@ -45,7 +47,7 @@ def open_image(image: str | os.PathLike[str] | Image) -> Image:
             return PIL.ImageOps.exif_transpose(opened).convert("RGB")
     except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
         raise InputError(
-            f"the image {path} cannot be read ({error}); it is damaged, too large, or of a format "
+            f"the image {path} cannot be read ({type(error).__name__}); it is damaged, too large, or of a format "
             "that PIL does not know"
         ) from None
 
