@@ -47,8 +47,8 @@ def open_image(image: str | os.PathLike[str] | Image) -> Image:
             return PIL.ImageOps.exif_transpose(opened).convert("RGB")
     except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
         raise InputError(
-            f"the image {path} cannot be read ({type(error).__name__}); it is damaged, too large, or of a format "
-            "that PIL does not know"
+            f"the image {path} cannot be read ({type(error).__name__}); it is damaged, too large, "
+            "or of a format that PIL does not know"
         ) from None
 
 
