@@ -12,9 +12,16 @@ import numpy.typing as npt
 from p2p_export.bindings import LOGITS
 from p2p_export.bundle import Bundle
 from p2p_export.engines.check import Check
-from p2p_export.engines.goldens import PHASES, GoldenCase, load_goldens
+from p2p_export.engines.goldens import (
+    PHASES,
+    VISION,
+    GoldenCase,
+    Phase,
+    golden_files,
+    load_goldens,
+)
 from p2p_export.engines.onnxruntime_backend import OnnxRuntimeOptions, run_graph, start_session
-from p2p_export.manifest import DECODER_FILE, DENSE_FILE, Golden
+from p2p_export.manifest import DECODER_FILE, DENSE_FILE, VISION_FILE, Golden
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,18 @@ def dense_goldens(bundle: Bundle) -> Iterator[Check]:
         yield from _against_goldens(bundle, DENSE_FILE, OnnxRuntimeOptions(), "")
 
 
+def vision_golden(bundle: Bundle) -> Iterator[Check]:
+    """The vision part, where the bundle holds it."""
+    if VISION_FILE not in bundle.manifest.graphs:
+        return
+    inputs, _ = golden_files(VISION_FILE, VISION)
+    if bundle.has(inputs):
+        yield from _against_goldens(bundle, VISION_FILE, OnnxRuntimeOptions(), "", (VISION,))
+    else:
+        unknown = "the checkpoint had no processor to prepare a picture with"
+        yield Check(f"goldens {VISION_FILE}", True, unknown, skipped=True)
+
+
 def deviation(
     golden: Golden, expected: dict[str, npt.NDArray[Any]], found: dict[str, npt.NDArray[Any]]
 ) -> Deviation:
@@ -69,21 +88,21 @@ def deviation(
 def allowed(
     golden: Golden, output: str, expected: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """How far each value may be off: `atol` + `rtol` x value, as Polygraphy is told; logits have
-    their own, smaller or equal, noise floor."""
-    floor, factor = golden.noise_floor.get("logits"), golden.noise_floor.get("factor")
-    atol = golden.atol
-    if output == LOGITS and floor is not None and factor is not None:
-        atol = min(atol, floor * factor)
-    limit: npt.NDArray[np.float64] = atol + golden.rtol * np.abs(expected)
+    """How far each value may be off: `atol` + `rtol` x value, as Polygraphy is told. An output
+    whose own noise floor is in the manifest (logits, image_features) has its own `atol`."""
+    limit: npt.NDArray[np.float64] = golden.atol_of(output) + golden.rtol * np.abs(expected)
     return limit
 
 
 def _against_goldens(
-    bundle: Bundle, graph: str, options: OnnxRuntimeOptions, how: str
+    bundle: Bundle,
+    graph: str,
+    options: OnnxRuntimeOptions,
+    how: str,
+    phases: tuple[Phase, ...] = PHASES,
 ) -> Iterator[Check]:
     session = start_session(bundle.path(graph), options)
-    for phase in PHASES:
+    for phase in phases:
         cases = load_goldens(bundle.folder, graph, phase)
         worst = max((_deviation(bundle, session, case) for case in cases), key=lambda d: d.share)
         yield Check(

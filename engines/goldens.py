@@ -1,7 +1,8 @@
 """Goldens: inputs of a decoder graph and what PyTorch answers to them, kept in the bundle.
 
-`golden/{prefill,decode}.{inputs,outputs}.json` are for the pruned decoder and
-`golden/dense.{prefill,decode}.{inputs,outputs}.json` for the dense one, all in Polygraphy's format.
+`golden/{prefill,decode}.{inputs,outputs}.json` are for the pruned decoder,
+`golden/dense.{prefill,decode}.{inputs,outputs}.json` for the dense one and
+`golden/vision.{inputs,outputs}.json` for the vision part, all in Polygraphy's format.
 No golden holds padding: what a graph writes for rows that nobody reads is its own affair.
 """
 
@@ -28,11 +29,12 @@ from p2p_export.bindings import (
 from p2p_export.engines import polygraphy_json
 from p2p_export.engines.row_index import row_indices
 from p2p_export.errors import BundleError
-from p2p_export.manifest import DECODER_FILE, DENSE_FILE, GOLDEN_FOLDER
+from p2p_export.manifest import DECODER_FILE, DENSE_FILE, GOLDEN_FOLDER, VISION_FILE
 
-Phase = Literal["prefill", "decode"]
+Phase = Literal["prefill", "decode", "vision"]
 PHASES: tuple[Phase, ...] = ("prefill", "decode")
-PREFIXES = {DECODER_FILE: "", DENSE_FILE: "dense."}
+VISION: Phase = "vision"
+PREFIXES = {DECODER_FILE: "", DENSE_FILE: "dense.", VISION_FILE: ""}
 
 FloatArray = npt.NDArray[Any]
 

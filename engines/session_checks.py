@@ -21,7 +21,7 @@ from p2p_export.engines.check import Check
 from p2p_export.engines.goldens import GoldenCase, load_goldens
 from p2p_export.engines.onnxruntime_backend import OnnxRuntimeOptions
 from p2p_export.engines.session import Session, start
-from p2p_export.manifest import DECODER_FILE, Golden
+from p2p_export.manifest import DECODER_FILE, Golden, Limits
 
 ELSEWHERE = """
 import json, sys
@@ -57,6 +57,9 @@ class Prompt:
 def session_answers(bundle: Bundle) -> Iterator[Check]:
     """What a session answers to the golden prompts, however it is asked."""
     session, prompts = start(bundle, OnnxRuntimeOptions()), _prompts(bundle)
+    if not prompts:
+        yield Check("session", True, "no golden prompt fits the bundle's limits", skipped=True)
+        return
     yield _repeated(session, prompts)
     yield _chunked(session, prompts)
     yield _padded(session, prompts)
@@ -121,13 +124,19 @@ def _elsewhere(bundle: Bundle, prompt: Prompt) -> Check:
 
 
 def _prompts(bundle: Bundle) -> list[Prompt]:
+    """The golden prompts that the bundle's limits admit."""
     cases = load_goldens(bundle.folder, DECODER_FILE, "prefill")
-    limits = bundle.manifest.limits
-    return [
-        prompt
-        for prompt in map(_prompt, cases)
-        if limits.max_batch is None or len(prompt.logits) <= limits.max_batch
-    ]
+    return [prompt for prompt in map(_prompt, cases) if _within(prompt, bundle.manifest.limits)]
+
+
+def _within(prompt: Prompt, limits: Limits) -> bool:
+    batch, length = prompt.visual_mask.shape
+    sizes = (
+        (batch, limits.max_batch),
+        (length, limits.max_context),
+        (int(prompt.visual_mask.sum(axis=1).max()), limits.max_visual_tokens),
+    )
+    return all(limit is None or size <= limit for size, limit in sizes)
 
 
 def _prompt(case: GoldenCase) -> Prompt:

@@ -30,6 +30,7 @@ CHECKS: tuple[Callable[[Bundle], Iterator[Check]], ...] = (
     answer_checks.goldens,
     answer_checks.optimizations,
     answer_checks.dense_goldens,
+    answer_checks.vision_golden,
     session_checks.session_answers,
 )
 

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from p2p_export import flops
 from p2p_export.bundle import check_output, describe_files, writing_bundle
 from p2p_export.bundle_readme import bundle_readme
-from p2p_export.engines.goldens import (
-    PHASES,
-    GoldenPrompt,
-    ReferenceCall,
-    golden_case,
-    save_goldens,
-)
 from p2p_export.engines.validation import validate_bundle
 from p2p_export.errors import CheckFailedError, PlanError
 from p2p_export.export_options import ExportOptions, make_options
-from p2p_export.golden_prompts import processor_prompt, random_prompts
+from p2p_export.golden_writing import GoldenWriter
 from p2p_export.graph_bindings import read_bindings
 from p2p_export.manifest import (
     DECODER_FILE,
@@ -35,21 +27,14 @@ from p2p_export.manifest import (
     BundleModel,
     Limits,
     Manifest,
-    Positions,
-    TokenIds,
 )
+from p2p_export.model_facts import flops_summary, positions, token_ids, versions
 from p2p_export.models.checkpoint import Checkpoint, find_checkpoint, load_model
 from p2p_export.models.processor_files import copy_processor_files
-from p2p_export.noise import GRAPH_DTYPE, OTHER_DTYPE, golden_tolerances
+from p2p_export.models.vision import VisionInfo
 from p2p_export.plan import Plan, PlanModel, PlanProxies
 from p2p_export.progress import SILENT, Progress
 from p2p_export.proxies import ProxySet
-from p2p_export.reference import Reference, computing_in
-
-DECODE_STEPS = 2
-# A golden prompt whose cache is larger than this is left out: goldens travel with the bundle.
-GOLDEN_CACHE_BYTES = 16 * 2**20
-VERSIONS_OF = ("torch", "transformers", "onnx", "onnx-graphsurgeon", "onnxruntime", "numpy")
 
 
 def export_bundle(
@@ -139,7 +124,7 @@ class _Export:
         self.plan, self.proxies, self.checkpoint = plan, proxies, checkpoint
         self.options, self.folder, self.progress = options, folder, progress
         self.family, self.spec = checkpoint.family, checkpoint.spec
-        self.vision: dict[str, Any] | None = None
+        self.vision: VisionInfo | None = None
         self.vision_missing: str | None = None
 
     def run(self, *, trust_remote_code: bool) -> Manifest:
@@ -196,8 +181,9 @@ class _Export:
                 "image embeddings have to come from elsewhere"
             )
             return
-        info = export_vision(self.model, self.family, self.folder, precision=self.options.precision)
-        self.vision = info.to_dict()
+        self.vision = export_vision(
+            self.model, self.family, self.folder, precision=self.options.precision
+        )
 
     def _copy_files(self) -> None:
         """Plan, proxies and what of the checkpoint prepares prompts; a missing file is fine."""
@@ -215,58 +201,23 @@ class _Export:
         copy_processor_files(self.checkpoint.folder, self.folder / PROCESSOR_FOLDER)
 
     def _make_goldens(self) -> None:
-        prompts = random_prompts(self.model, self.family)
-        real = processor_prompt(
+        writer = GoldenWriter(
+            self.folder,
             self.model,
             self.checkpoint,
-            newline=self.plan.newline,
-            trust_remote_code=self.trust_remote_code,
+            self.plan,
+            self.proxies,
+            self.options.precision,
+            self.vision,
+            self.trust_remote_code,
         )
-        self.example = real or prompts[0]
-        source = "random" if real is None else "processor"
-        if real is not None and self._cache_bytes(real) <= GOLDEN_CACHE_BYTES:
-            prompts = [real, *prompts]
-        patched = Reference(self.model, self.family, self.plan, self.proxies)
-        calls, again = self._answers(patched, prompts)
-        self._save(DECODER_FILE, calls)
-        if self.options.dense:
-            dense, dense_again = self._answers(Reference(self.model, self.family), prompts)
-            self._save(DENSE_FILE, dense)
-            calls, again = calls + dense, again + dense_again
-        self.golden = golden_tolerances(
-            calls, again, precision=self.options.precision, source=source
-        )
+        self.golden, self.example = writer.write(dense=self.options.dense)
         if not self.options.dense:
             (self.folder / DENSE_FILE).unlink()
-
-    def _answers(
-        self, reference: Reference, prompts: list[GoldenPrompt]
-    ) -> tuple[list[ReferenceCall], list[ReferenceCall]]:
-        """Each prompt's calls in float32, and the same calls in the dtype that measures noise."""
-        calls, again = [], []
-        for prompt in prompts:
-            found = reference.run(prompt, decode_steps=DECODE_STEPS)
-            with computing_in(self.model, self.family, OTHER_DTYPE[self.options.precision]):
-                again += reference.replay(found)
-            calls += found
-        return calls, again
-
-    def _save(self, graph: str, calls: list[ReferenceCall]) -> None:
-        names = frozenset(one.name for one in read_bindings(self.folder / graph).inputs)
-        dtype = GRAPH_DTYPE[self.options.precision]
-        for phase in PHASES:
-            chosen = [c for c in calls if (c.cache_before[0].shape[2] > 0) == (phase == "decode")]
-            cases = [golden_case(call, names, dtype) for call in chosen]
-            save_goldens(self.folder, graph, phase, cases)
-
-    def _cache_bytes(self, prompt: GoldenPrompt) -> int:
-        per_token = 2 * self.spec.num_hidden_layers * self.spec.key_value_size * 4
-        return int(prompt.visual_mask.size) * per_token
 
     def _write_manifest(self) -> None:
         options, plan = self.options, self.plan
         fingerprint = self.checkpoint.fingerprint
-        config = self.model.config
         manifest = Manifest(
             versions=versions(),
             target=options.target,
@@ -277,17 +228,12 @@ class _Export:
             decoder=self.spec,
             layers={layer: plan.mode(layer) for layer in plan.planned},
             newline=plan.newline,
-            tokens=token_ids(self.model, self.family.visual_token_ids(config)),
-            positions=Positions(
-                self.family.position_scheme,
-                getattr(config.vision_config, "spatial_merge_size", None)
-                if self.family.position_scheme == "mrope"
-                else None,
-            ),
+            tokens=token_ids(self.model, self.family),
+            positions=positions(self.model, self.family),
             limits=options.limits,
             graphs={path.name: read_bindings(path) for path in sorted(self.folder.glob("*.onnx"))},
             golden=self.golden,
-            vision=self.vision,
+            vision=None if self.vision is None else self.vision.to_dict(),
             vision_missing=self.vision_missing,
             flops=self._flops(),
         )
@@ -309,47 +255,3 @@ class _Export:
                 f"the exported bundle fails its validation and was not written: {failed[0].name}: "
                 f"{failed[0].detail}"
             )
-
-
-def flops_summary(spec: Any, tokens: flops.Tokens, plan: Plan) -> dict[str, Any]:
-    """FLOPs of one prefill of `tokens`, dense and pruned, by convention."""
-    summary: dict[str, Any] = {"tokens": asdict(tokens)}
-    for name, count in (("p2p", flops.p2p_flops), ("needed", flops.needed_flops)):
-        dense, pruned = count(spec, tokens), count(spec, tokens, plan.layers)
-        summary[name] = {"dense": dense, "pruned": pruned, "ratio": pruned / dense}
-    return summary
-
-
-def versions() -> dict[str, str]:
-    """Versions of ourselves and of what takes part in an export."""
-    from p2p_export import __version__
-
-    found = {"p2p-export": __version__}
-    for name in VERSIONS_OF:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def token_ids(model: Any, visual: tuple[int, ...]) -> TokenIds:
-    """Special tokens, from the generation config or else the text config."""
-    text = model.config.get_text_config()
-    generation = getattr(model, "generation_config", None)
-
-    def ids(name: str) -> tuple[int, ...]:
-        value = getattr(generation, name, None)
-        if value is None:
-            value = getattr(text, name, None)
-        if value is None:
-            return ()
-        return tuple(value) if isinstance(value, (list, tuple)) else (int(value),)
-
-    return TokenIds(
-        image=visual[:1],
-        video=visual[1:],
-        bos=ids("bos_token_id"),
-        eos=ids("eos_token_id"),
-        pad=ids("pad_token_id"),
-    )

@@ -6,6 +6,8 @@ rows of a batch, at the very end (a visual row decides the answer), and nowhere.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from p2p_export.errors import InputError
 from p2p_export.models import DecoderSpec, Family
 from p2p_export.models.checkpoint import Checkpoint, load_processor
 from p2p_export.models.positions import mrope_position_ids, sequential_position_ids
+from p2p_export.plan import Newline
 
 SEED = 20261
 QUESTION = "What is in the image?"
@@ -40,11 +43,28 @@ def random_prompts(model: Any, family: Family) -> list[GoldenPrompt]:
     return [_random_prompt(texts, spec, scale, generator) for texts in rows]
 
 
-def processor_prompt(
-    model: Any, checkpoint: Checkpoint, *, newline: Any, trust_remote_code: bool = False
-) -> GoldenPrompt | None:
-    """A picture and a question through the checkpoint's processor and transformers' own model, or
-    None when the checkpoint has no processor that can prepare them."""
+@dataclass(frozen=True)
+class PicturePrompt:
+    """A picture and a question, prepared by a checkpoint's processor and transformers' own model.
+
+    `processed` is what the processor returned, and `rows` [rows,D] float32 are the image rows that
+    transformers put into the prompt.
+    """
+
+    prompt: GoldenPrompt
+    processed: Mapping[str, npt.NDArray[Any]]
+
+    @property
+    def rows(self) -> npt.NDArray[np.float32]:
+        rows: npt.NDArray[np.float32] = self.prompt.inputs_embeds[self.prompt.visual_mask]
+        return rows
+
+
+def picture_prompt(
+    model: Any, checkpoint: Checkpoint, *, newline: Newline, trust_remote_code: bool = False
+) -> PicturePrompt | None:
+    """The same picture and question each time, or None when the checkpoint has no processor that
+    can prepare them."""
     try:
         processor = load_processor(checkpoint, trust_remote_code=trust_remote_code)
         inputs = processor(images=picture(), text=_question(processor), return_tensors="pt")
@@ -52,14 +72,12 @@ def processor_prompt(
         return None
     family = checkpoint.family
     embeds, positions = _decoder_inputs(model, family, inputs)
-    mask = inputs["attention_mask"].numpy().astype(np.int64)
-    if not mask.all():
-        return None
-    arrays = {name: value.numpy() for name, value in inputs.items()}
-    visual = family.visual_mask(arrays["input_ids"], model.config, arrays, newline=newline)
+    processed = {name: value.numpy() for name, value in inputs.items()}
+    mask = processed["attention_mask"].astype(np.int64)
+    visual = family.visual_mask(processed["input_ids"], model.config, processed, newline=newline)
     if positions is None:
         positions = sequential_position_ids(mask)
-    return GoldenPrompt(embeds, positions, visual)
+    return PicturePrompt(GoldenPrompt(embeds, positions, visual), processed)
 
 
 def picture() -> Any:

@@ -194,15 +194,23 @@ class Limits:
 
 @dataclass(frozen=True)
 class Golden:
-    """Tolerances of the goldens: `atol` and `rtol` as in `numpy.isclose`, from `noise_floor`.
+    """Tolerances of the goldens: `atol` and `rtol` as in `numpy.isclose`.
 
-    `source` says where their prompt came from: the model's processor, or seeded random rows.
+    `noise_floor` is what they derive from (`noise.py`): the measured floor of `logits`, `cache` and
+    `image_features`, and the `factor` on it. `source` says where the goldens' prompt came from: the
+    model's processor, or seeded random rows.
     """
 
     atol: float
     rtol: float
     source: str
     noise_floor: Mapping[str, float] = field(default_factory=dict)
+
+    def atol_of(self, output: str) -> float:
+        """`atol` for one output: its own where its noise floor was measured apart."""
+        if output not in self.noise_floor or "factor" not in self.noise_floor:
+            return self.atol
+        return self.noise_floor[output] * self.noise_floor["factor"]
 
 
 @dataclass(frozen=True)

@@ -104,33 +104,45 @@ class Reference:
         return context
 
 
-@contextmanager
-def computing_in(model: Any, family: Family, dtype: str) -> Iterator[None]:
-    """Run the decoder's layers in another dtype ("float64", "float16"), one layer at a time.
+def decoder_modules(model: Any, family: Family) -> list[Any]:
+    """The parts of the decoder that `computing_in` may convert one after the other."""
+    text: Any = family.decoder(model)
+    return [*family.decoder_layers(model), text.norm, model.get_submodule(family.head)]
 
-    A layer's weights are converted before it runs and put back behind it, so that at most one
-    layer more is held. Rows enter and leave the decoder in float32. What transformers computes
-    in float32 whatever the dtype (norms, softmax) stays so.
+
+def vision_modules(model: Any, family: Family) -> list[Any]:
+    """What stands beside the text model: tower and projector."""
+    parent, _, name = family.text_model.rpartition(".")
+    return [child for own, child in model.get_submodule(parent).named_children() if own != name]
+
+
+@contextmanager
+def computing_in(modules: Sequence[Any], dtype: str) -> Iterator[None]:
+    """Run `modules` with parameters and rows in another dtype ("float64", "float16").
+
+    Parameters are converted before a module runs and put back behind it, so that at most one
+    module's are held twice; buffers stay. What transformers computes in float32 whatever the dtype
+    (norms, softmax) stays so.
     """
     import torch
 
     target = getattr(torch, dtype)
-    text: Any = family.decoder(model)
-    modules = [*family.decoder_layers(model), text.norm, model.get_submodule(family.head)]
+    originals: dict[Any, dict[str, Any]] = {}
     handles = []
 
     def enter(module: Any, args: Any, kwargs: Any) -> Any:
         originals[module] = {name: p.data for name, p in module.named_parameters()}
-        module.to(target)
+        for parameter in module.parameters():
+            parameter.data = parameter.data.to(target)
         return _converted(args, target), _converted(kwargs, target)
 
-    def leave(module: Any, args: Any, output: Any) -> Any:
-        for name, parameter in module.named_parameters():
-            parameter.data = originals[module][name]
-        del originals[module]
-        return output
+    def leave(module: Any, _args: Any, _output: Any) -> None:
+        restore(module, originals.pop(module))
 
-    originals: dict[Any, dict[str, Any]] = {}
+    def restore(module: Any, tensors: dict[str, Any]) -> None:
+        for name, parameter in module.named_parameters():
+            parameter.data = tensors[name]
+
     try:
         for module in modules:
             handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
@@ -140,8 +152,7 @@ def computing_in(model: Any, family: Family, dtype: str) -> Iterator[None]:
         for handle in handles:
             handle.remove()
         for module, tensors in originals.items():
-            for name, parameter in module.named_parameters():
-                parameter.data = tensors[name]
+            restore(module, tensors)
 
 
 def _converted(value: Any, dtype: Any) -> Any:
