@@ -33,6 +33,7 @@ from p2p_export.progress import SILENT, Progress
 from p2p_export.proxies import ProxySet
 
 PLANNER = "paper"
+PROXY_KIND = "mean"
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def make_plan(
         ),
         layers=dict.fromkeys(layers, "proxy"),
         newline=newline,
-        proxies=PlanProxies(proxies_path.name, kind="mean"),
+        proxies=PlanProxies(proxies_path.name, kind=PROXY_KIND),
         tolerance=tolerance,
         planner=PLANNER,
         folder=output.parent,
@@ -174,9 +175,7 @@ def make_plan(
         "seconds": {name: round(value, 2) for name, value in seconds.items()},
     }
     check_output(output, proxies_path, force=force)
-    sha256 = proxies.save(proxies_path)
-    plan = replace(plan, proxies=PlanProxies(proxies_path.name, sha256, "mean"), evidence=evidence)
-    plan.save(output)
+    plan = _write(replace(plan, evidence=evidence), proxies, output, proxies_path)
     return PlanOutcome(plan, output, proxies_path, passed, curves.dense, union, curves, splits)
 
 
@@ -196,6 +195,20 @@ def check_output(plan_path: Path, proxies_path: Path, *, force: bool) -> None:
             raise InputError(f"{path} is a folder; name a file for the plan")
         if path.exists() and not force:
             raise InputError(f"{path} is there already; name another file or add --force")
+
+
+def _write(plan: Plan, proxies: ProxySet, output: Path, proxies_path: Path) -> Plan:
+    """Write both files or, where none stood before, neither; return the plan as written."""
+    stood_before = proxies_path.exists()
+    sha256 = proxies.save(proxies_path)
+    plan = replace(plan, proxies=PlanProxies(proxies_path.name, sha256, PROXY_KIND))
+    try:
+        plan.save(output)
+    except InputError:
+        if not stood_before:
+            proxies_path.unlink()
+        raise
+    return plan
 
 
 def _check_dense_answers(dense: Accuracy, model: str, dataset: Dataset) -> None:

@@ -22,8 +22,6 @@ from p2p_export.calibration.loaded_model import LoadedModel
 
 # Makes a patch for calls whose visual rows are these, bool [N,R].
 Patch = Callable[[torch.Tensor], AbstractContextManager[Any]]
-# Places of the rows that keys are of, int64 [N,K], and which of them nobody may see, bool [N,K].
-Keys = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -57,6 +55,17 @@ class Rows:
         shape = (*values.shape[:-3], *self.places.shape, width)
         values = values.expand(*values.shape[:-3], len(self.sequences), *values.shape[-2:])
         return values.gather(-2, self.places[..., None].expand(shape))
+
+
+@dataclass(frozen=True)
+class KeyRows:
+    """The rows whose keys a call sees, in the order they come: places int64 [N,K] in the sequence.
+
+    hidden: bool [N,K], the keys of repeated rows, which would count twice.
+    """
+
+    places: torch.Tensor
+    hidden: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -94,9 +103,9 @@ class SharedPrefix:
         places = torch.arange(length - own_count, length).expand(len(starts), -1)
         own = torch.maximum(places, starts[:, None] + count)
         self.own = Rows.of(batch, torch.arange(len(starts)), own)
-        self.shared_keys = (self.shared.places, torch.zeros_like(self.shared.visual))
+        self.shared_keys = KeyRows(self.shared.places, torch.zeros_like(self.shared.visual))
         in_front = starts[:, None] + offsets
-        self.own_keys = (
+        self.own_keys = KeyRows(
             torch.cat([in_front, own], dim=1),
             torch.cat([torch.zeros_like(in_front, dtype=torch.bool), self.own.filling], dim=1),
         )
@@ -129,7 +138,7 @@ class SharedPrefix:
         return row
 
     def _call(
-        self, layer: int, hidden_states: torch.Tensor, rows: Rows, keys: Keys, cache: _Cache
+        self, layer: int, hidden_states: torch.Tensor, rows: Rows, keys: KeyRows, cache: _Cache
     ) -> torch.Tensor:
         module = self.loaded.layers[layer]
         arguments = {**self._of_rows(layer, rows, keys), cache_keyword(module): cache}
@@ -137,7 +146,7 @@ class SharedPrefix:
         states: torch.Tensor = output[0] if isinstance(output, tuple) else output
         return states
 
-    def _of_rows(self, layer: int, rows: Rows, keys: Keys) -> dict[str, Any]:
+    def _of_rows(self, layer: int, rows: Rows, keys: KeyRows) -> dict[str, Any]:
         """The arguments the dense pass gave `layer`, for these rows alone."""
         key = (layer, id(rows))
         if key not in self._arguments:
@@ -172,13 +181,12 @@ class _Cache:
         )
 
 
-def _mask_of(mask: torch.Tensor, rows: Rows, keys: Keys) -> torch.Tensor:
+def _mask_of(mask: torch.Tensor, rows: Rows, keys: KeyRows) -> torch.Tensor:
     """[B,1,S,S] additive or bool -> [N,1,R,K]: rows of queries, keys in the order they come."""
-    places, hidden = keys
     taken = rows.take(mask.transpose(0, 1)).transpose(0, 1)
-    columns = places[:, None, None].expand(*taken.shape[:-1], -1)
+    columns = keys.places[:, None, None].expand(*taken.shape[:-1], -1)
     unseen = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
-    return taken.gather(-1, columns).masked_fill(hidden[:, None, None], unseen)
+    return taken.gather(-1, columns).masked_fill(keys.hidden[:, None, None], unseen)
 
 
 def _images(batch: DecoderBatch) -> tuple[torch.Tensor, torch.Tensor]:

@@ -23,7 +23,7 @@ from p2p_export.plan import Plan, PlanModel, PlanProxies
 from p2p_export.progress import SILENT, Progress
 from p2p_export.proxies import ProxySet
 
-# One answer per sample for nothing patched, for layers 0..i and for layers i..L-1.
+# One per sample of a batch, in order.
 Answers = list[str]
 
 

@@ -259,6 +259,18 @@ def test_nothing_right_to_lose_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_plan_that_cannot_be_written_leaves_no_proxies(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_plan: Plan, path: Path) -> None:
+        raise InputError(f"cannot write {path}: No space left on device")
+
+    monkeypatch.setattr(Plan, "save", full)
+    with pytest.raises(InputError, match="No space left"):
+        make_plan(str(folder), "tiny-vqa", output=tmp_path / "plan.json", **SMALL)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_proxies_of_two_plans_in_one_folder_do_not_meet() -> None:
     assert proxies_path_for(Path("a/plan.json")) == Path("a/proxies.safetensors")
     assert proxies_path_for(Path("a/tight.json")) == Path("a/tight.proxies.safetensors")
