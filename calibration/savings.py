@@ -26,14 +26,15 @@ class DenseAndPlanned:
 class Savings:
     """FLOPs of a prefill and bytes of its KV cache, for a prompt of the mean length `tokens`.
 
-    `kv_cache` counts float16 entries; planned: when `proxy` layers keep no visual keys and values
-    (lowering `elided`).
+    Cache entries are float16. With lowering `fused` every layer keeps all tokens, planned or not;
+    with `elided` a `proxy` layer keeps no visual ones.
     """
 
     tokens: Tokens
     p2p: DenseAndPlanned
     needed: DenseAndPlanned
-    kv_cache: DenseAndPlanned
+    kv_cache_fused: DenseAndPlanned
+    kv_cache_elided: DenseAndPlanned
 
     @classmethod
     def of(
@@ -44,14 +45,14 @@ class Savings:
             total=sum(prompt.total for prompt in prompts) / len(prompts),
             visual=sum(prompt.visual for prompt in prompts) / len(prompts),
         )
+        cache = kv_cache_bytes(spec, mean, itemsize=2)
+        elided = kv_cache_bytes(spec, mean, itemsize=2, elided=layers)
         return cls(
             mean,
             DenseAndPlanned(p2p_flops(spec, mean), p2p_flops(spec, mean, layers)),
             DenseAndPlanned(needed_flops(spec, mean), needed_flops(spec, mean, layers)),
-            DenseAndPlanned(
-                kv_cache_bytes(spec, mean, itemsize=2),
-                kv_cache_bytes(spec, mean, itemsize=2, elided=layers),
-            ),
+            DenseAndPlanned(cache, cache),
+            DenseAndPlanned(cache, elided),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -59,5 +60,8 @@ class Savings:
             "tokens": {"mean_total": self.tokens.total, "mean_visual": self.tokens.visual},
             "p2p": self.p2p.to_dict(),
             "needed": self.needed.to_dict(),
-            "kv_cache_bytes_fp16": self.kv_cache.to_dict(),
+            "kv_cache_bytes_fp16": {
+                "fused": self.kv_cache_fused.to_dict(),
+                "elided": self.kv_cache_elided.to_dict(),
+            },
         }
