@@ -4,16 +4,19 @@ what is beside it in the batch, or where the caller stands."""
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+import p2p_export
 from p2p_export.bindings import INPUTS_EMBEDS, LOGITS, POSITION_IDS, TEXT_INDEX
 from p2p_export.bundle import Bundle
 from p2p_export.engines.answer_checks import Deviation, deviation
@@ -104,23 +107,34 @@ def _padded(session: Session, prompts: list[Prompt]) -> Check:
 
 def _elsewhere(bundle: Bundle, prompt: Prompt) -> Check:
     """Another process, in another working folder."""
+    name = "another working folder"
     with tempfile.TemporaryDirectory() as folder:
         arrays = f"{folder}/prompt.npz"
         np.savez(arrays, *prompt.rows())
-        ran = subprocess.run(
-            [sys.executable, "-c", ELSEWHERE, str(bundle.folder), arrays],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=ELSEWHERE_SECONDS,
-            check=False,
-        )
+        try:
+            ran = subprocess.run(
+                [sys.executable, "-c", ELSEWHERE, str(bundle.folder), arrays],
+                cwd=folder,
+                env=_environment(),
+                capture_output=True,
+                text=True,
+                timeout=ELSEWHERE_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return Check(name, False, f"no answer within {ELSEWHERE_SECONDS} s")
     if ran.returncode != 0:
-        reason = (ran.stderr.strip().splitlines() or ["no message"])[-1]
-        return Check("another working folder", False, reason)
+        return Check(name, False, (ran.stderr.strip().splitlines() or ["no message"])[-1])
     found = np.array(json.loads(ran.stdout), dtype=np.float32)
     worst = _off(bundle.manifest.golden, prompt.logits, found)
-    return Check("another working folder", worst.share <= 1.0, str(worst))
+    return Check(name, worst.share <= 1.0, str(worst))
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with this very package in front: a relative PYTHONPATH would lead nowhere."""
+    package = Path(p2p_export.__file__).resolve().parent.parent
+    paths = [str(package), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _prompts(bundle: Bundle) -> list[Prompt]:

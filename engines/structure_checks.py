@@ -1,4 +1,7 @@
-"""Checks of what a bundle is made of: files, graphs, plan, proxies, weights. Nothing is run."""
+"""Checks of what a bundle is made of: files, graphs, plan, proxies, weights. Nothing is run.
+
+They need packages of the toolchain (onnx, safetensors, jsonschema), imported where they are used.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +42,8 @@ def content(bundle: Bundle) -> Iterator[Check]:
 
 def graphs_are_valid(bundle: Bundle) -> Iterator[Check]:
     """Each graph passes `onnx.checker`, by path, so that graphs of any size do."""
-    try:
-        import onnx
-    except ImportError:
-        yield Check("onnx checker", True, "onnx is not installed; pip install onnx", skipped=True)
-        return
+    import onnx
+
     for name in bundle.manifest.graphs:
         try:
             onnx.checker.check_model(str(bundle.path(name)), full_check=True)
@@ -88,11 +88,7 @@ def proxies_in_graph(bundle: Bundle) -> Iterator[Check]:
     path = bundle.folder / PROXIES_FILE
     if plan.planned and not bundle.has(PROXIES_FILE):
         raise BundleError(f"layers are planned and the bundle holds no {PROXIES_FILE}")
-    graph = _graph(bundle.path(DECODER_FILE))
-    if graph is None:
-        yield Check("proxies", True, "onnx is not installed; pip install onnx", skipped=True)
-        return
-    constants = _inline_constants(graph)
+    constants = _inline_constants(_graph(bundle.path(DECODER_FILE)))
     proxies = ProxySet.load(path) if plan.planned else ProxySet({})
     wrong = _wrong_constant(constants, plan, proxies)
     found = f"{len(constants)} constants in the graph equal those of {PROXIES_FILE}"
@@ -103,9 +99,6 @@ def weights_in_place(bundle: Bundle) -> Iterator[Check]:
     """Each weight of a graph points at the tensor of its own name, and serves its own layer."""
     for name in bundle.manifest.graphs:
         graph = _graph(bundle.path(name))
-        if graph is None:
-            yield Check("weights", True, "onnx is not installed; pip install onnx", skipped=True)
-            return
         wrong = _misplaced_weight(bundle, graph) or _foreign_weight(graph)
         yield Check(f"weights {name}", wrong is None, wrong or "each tensor under its own name")
 
@@ -118,12 +111,10 @@ def _plan(bundle: Bundle) -> Plan:
     return Plan.from_dict(document, where=PLAN_FILE)
 
 
-def _graph(path: Path) -> Any | None:
-    """The graph at `path` without external weights; None when `onnx` is not installed."""
-    try:
-        import onnx
-    except ImportError:
-        return None
+def _graph(path: Path) -> Any:
+    """The graph at `path` without external weights."""
+    import onnx
+
     try:
         return onnx.load(path, load_external_data=False).graph
     except Exception as error:  # noqa: BLE001 - protobuf raises its own kinds, none documented

@@ -74,10 +74,14 @@ def validate_bundle(path: str | os.PathLike[str]) -> ValidationReport:
 
 
 def _made(check: Callable[[Bundle], Iterator[Check]], bundle: Bundle) -> list[Check]:
-    """The results of `check`; an error of ours on the way is one more that failed."""
+    """The results of `check`. An error of ours on the way is one more, failed; a package that is
+    not installed here (on a device, say) is one more, skipped."""
     made: list[Check] = []
+    name = check.__name__.replace("_", " ")
     try:
         made.extend(check(bundle))
     except P2PError as error:
-        made.append(Check(check.__name__.replace("_", " "), False, str(error)))
+        made.append(Check(name, False, str(error)))
+    except ModuleNotFoundError as error:
+        made.append(Check(name, True, f"{error.name} is not installed here", skipped=True))
     return made

@@ -9,7 +9,7 @@ largest value.
 
 `atol` is FACTOR times the larger of the first two, `rtol` FACTOR units in the last place; logits
 and image rows have an `atol` of their own, FACTOR times their floor. A graph adds the same numbers
-in another order, so its differences are of the floor's size (measured: 0.1 to 1.5 floors): FACTOR
+in another order, so its differences are of the floor's size (measured: 0.1 to 1.9 floors): FACTOR
 leaves room for that order and for other CPUs and threads, and stays orders of magnitude below what
 a wrong row, proxy or layer does.
 """

@@ -119,23 +119,51 @@ def test_a_half_precision_bundle_validates(tmp_path: Path) -> None:
     assert state.nbytes == 3 * 2 * 2 * 2 * 12 * 2
 
 
-def copied_decoder(_model: Any, _family: Any, _spec: Any, folder: Path, **_options: Any) -> Path:
-    """Stands in for the export, which takes its time."""
-    for name in ("decoder.dense.onnx", "decoder.weights.safetensors"):
-        shutil.copy(bundle("llava") / name, folder)
-    return folder / "decoder.dense.onnx"
+@pytest.fixture
+def copied_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exports of the LLaVA decoder take it from a bundle that has it: the export takes its time."""
+    source = bundle("llava")
+
+    def copy(_model: Any, _family: Any, _spec: Any, folder: Path, **_options: Any) -> Path:
+        for name in ("decoder.dense.onnx", "decoder.weights.safetensors"):
+            shutil.copy(source / name, folder)
+        return folder / "decoder.dense.onnx"
+
+    monkeypatch.setattr(graphs, "export_decoder", copy)
 
 
+@pytest.mark.usefixtures("copied_export")
 def test_a_bundle_that_fails_its_validation_never_appears(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = ValidationReport("b", (Check("goldens", False, "logits off by 3"),))
     monkeypatch.setattr(export, "validate_bundle", lambda folder: report)
-    monkeypatch.setattr(graphs, "export_decoder", copied_decoder)
     with pytest.raises(CheckFailedError, match="goldens: logits off by 3") as error:
         export_bundle(plan_for("llava"), tmp_path / "b", only="decoder", dense=False)
     assert error.value.exit_code == 1
     assert names(tmp_path) == []
+
+
+OTHER_PLANS: dict[str, dict[int, Any]] = {
+    "no layer": {},
+    "every layer": dict.fromkeys(range(LAYERS), "proxy"),
+    "the last ones": {2: "proxy", 3: "proxy"},
+    "the first ones, frozen": {0: "frozen", 1: "frozen"},
+}
+
+
+@pytest.mark.usefixtures("copied_export")
+@pytest.mark.parametrize("name", OTHER_PLANS)
+def test_bundles_of_other_plans_validate(tmp_path: Path, name: str) -> None:
+    plan = replace(plan_for("llava"), layers=OTHER_PLANS[name])
+    if not plan.planned:
+        plan = replace(plan, proxies=None)
+    manifest = export_bundle(plan, tmp_path / "b", only="decoder", dense=False)
+    assert manifest.layers == OTHER_PLANS[name]
+    assert ("proxies.safetensors" in manifest.files) == bool(plan.planned)
+    assert ("text_index" in {b.name for b in manifest.graphs["decoder.onnx"].inputs}) == bool(
+        plan.planned
+    )
 
 
 def with_model(plan: Plan, **changed: Any) -> Plan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -271,6 +272,19 @@ def test_goldens_that_are_no_goldens_fail(folder: Path) -> None:
     (folder / "golden" / "decode.outputs.json").write_text('{"lst": []}')
     sign(folder)
     assert "goldens" in failed(validate_bundle(folder))
+
+
+def test_a_missing_package_is_a_skipped_check_and_said(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a device, where NumPy and ONNX Runtime are all there is."""
+    for name in ("onnx", "safetensors", "jsonschema"):
+        monkeypatch.setitem(sys.modules, name, None)
+    report = validate_bundle(folder)
+    assert report.passed
+    skipped = {check.name: check.detail for check in report.checks if check.skipped}
+    assert "onnx is not installed here" in skipped["graphs are valid"]
+    assert any(check.name.startswith("goldens") for check in report.checks)
 
 
 def test_what_is_no_bundle_raises(tmp_path: Path) -> None:
