@@ -33,7 +33,10 @@ class Deviation:
     share: float
 
     def __str__(self) -> str:
-        return f"{self.output} off by {self.error:.2g}, {self.share:.0%} of what is allowed"
+        if not np.isfinite(self.error):
+            return f"{self.output} is missing, of another shape, or not finite"
+        allowed = f"{self.share:.0%} of" if self.share < 10 else f"{self.share:.2g} times"
+        return f"{self.output} off by {self.error:.2g}, {allowed} what is allowed"
 
 
 def goldens(bundle: Bundle) -> Iterator[Check]:
