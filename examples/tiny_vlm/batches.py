@@ -52,7 +52,7 @@ class Batch:
     weights: torch.Tensor
     ground_places: torch.Tensor
     ground_cells: torch.Tensor
-    cells: torch.Tensor  # [C, 64, 4]: kind, color, shape, letter; -1 where there is none
+    cells: torch.Tensor  # [C, 64, 5], see `cell_labels`
     has_cells: torch.Tensor  # bool [B]
 
 
@@ -98,13 +98,13 @@ def scene_row(index: int, objects: tuple[int, int]) -> Packed:
 
 
 def cell_labels(composition: Composition) -> np.ndarray:
-    """int [64, 4]: kind (0 empty, 1 object, 2 sign), color, shape, letter; -1 for none."""
-    labels = np.full((tiny_vqa.GRID**2, 4), -1)
+    """int [64, 5]: kind (0 empty, 1 object, 2 sign), color, shape, letter, its place; -1: none."""
+    labels = np.full((tiny_vqa.GRID**2, 5), -1)
     labels[:, 0] = 0
     for thing in composition.things:
-        labels[thing.cell] = 1, thing.color, thing.shape, -1
-    for letter, cell in composition.sign:
-        labels[cell] = 2, -1, -1, letter
+        labels[thing.cell] = 1, thing.color, thing.shape, -1, -1
+    for place, (letter, cell) in enumerate(composition.sign):
+        labels[cell] = 2, -1, -1, letter, place
     return labels
 
 
@@ -213,7 +213,7 @@ def pack(rows: Sequence[Packed], layout: PromptLayout, early_weight: float = 0.5
         weights=torch.tensor(weights),
         ground_places=torch.tensor(ground_places, dtype=torch.long),
         ground_cells=torch.tensor(ground_cells, dtype=torch.long),
-        cells=torch.from_numpy(np.stack(cells)) if cells else torch.zeros(0, 64, 4).long(),
+        cells=torch.from_numpy(np.stack(cells)) if cells else torch.zeros(0, 64, 5).long(),
         has_cells=torch.tensor([row.cells is not None for row in rows]),
     )
 

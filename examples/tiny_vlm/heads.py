@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedTokenizerFast
 
-from p2p_export.calibration.tiny_vqa import COLORS, GRID, LETTERS, SHAPES
+from p2p_export.calibration.tiny_vqa import COLORS, GRID, LETTERS, ORDINALS, SHAPES
 
 
 class TeachingHeads(nn.Module):
@@ -20,20 +20,30 @@ class TeachingHeads(nn.Module):
         self.ground = nn.Linear(hidden_size, 2 * GRID)
         self.word_ids = [
             torch.tensor(tokenizer.convert_tokens_to_ids(list(names)))
-            for names in (COLORS, SHAPES, LETTERS)
+            for names in (COLORS, SHAPES, LETTERS, ORDINALS)
         ]
 
     def cell_loss(
-        self, visual: torch.Tensor, cells: torch.Tensor, embedding: torch.Tensor
+        self,
+        visual: torch.Tensor,
+        cells: torch.Tensor,
+        embedding: torch.Tensor,
+        *,
+        order_weight: float,
     ) -> torch.Tensor:
-        """visual [B, 64, D] and cells [B, 64, 4]: kind, row, column; words by the embedding."""
+        """visual [B, 64, D] and cells [B, 64, 5]: kind, row, column; words by the embedding.
+
+        `order_weight` is that of a letter's place on its sign; the others weigh 1.
+        """
         loss = cross_entropy(self.kind(visual).flatten(0, 1), cells[..., 0].flatten())
         where = torch.arange(GRID * GRID).expand(len(visual), -1)
         loss = loss + 0.5 * row_column_loss(self.place(visual), where)
-        for column, ids in enumerate(self.word_ids, start=1):
+        weights = (1.0, 1.0, 1.0, order_weight)
+        for column, (ids, weight) in enumerate(zip(self.word_ids, weights, strict=True), start=1):
             known = cells[..., column] >= 0
             scores = visual[known] @ embedding[ids].T
-            loss = loss + cross_entropy(scores, cells[..., column][known])
+            if weight > 0:
+                loss = loss + weight * cross_entropy(scores, cells[..., column][known])
         return loss
 
     def ground_loss(self, hidden: torch.Tensor, cells: torch.Tensor) -> torch.Tensor:

@@ -51,10 +51,10 @@ The prompt it was trained on:
 ## Accuracy
 
 Stock processor and greedy `generate()`, fp16 weights computed in fp32, exact match.
-`tiny-vqa`: {scenes:,} held-out scenes (split `held-out`, indices 0 to {last_scene}), one question of
-each task. `easy-vqa`: all {easy_asked:,} questions of its official test split. "Other image" asks the
-same questions with the next scene's image, so it is what the words alone give away; for easy-vqa
-that column is the most frequent training answer to the same wording.
+`tiny-vqa`: {scenes:,} held-out scenes (split `held-out`, indices 0 to {last_scene}), one
+question of each task. `easy-vqa`: all {easy_asked:,} questions of its official test split. "Other
+image" asks the same questions with the next scene's image, so it is what the words alone give
+away; for easy-vqa that column is the most frequent training answer to the same wording.
 
 | task | right | asked | accuracy | other image |
 |---|---|---|---|---|
@@ -62,8 +62,9 @@ that column is the most frequent training answer to the same wording.
 
 ## Training
 
-From scratch on a CPU, no pretrained weights; tiny-vqa split `train` and the official training split
-of [easy-vqa](https://github.com/vzhou842/easy-VQA) (MIT), which are disjoint from the above by image.
+From scratch on a CPU, no pretrained weights; tiny-vqa split `train` and the official training
+split of [easy-vqa](https://github.com/vzhou842/easy-VQA) (MIT), which are disjoint from the above
+by image.
 
 ```
 {command}
@@ -117,8 +118,9 @@ def main() -> None:
         ""
         if llava
         else " Its grid of visual tokens follows the picture's shape, but it was trained on"
-        "\nsquare ones only. The folder names `PaddleOCRVLProcessor`, transformers' processor for this"
-        "\nimage layout without video, because `Qwen2_5_VLProcessor` cannot be built without torchvision."
+        "\nsquare ones only. The folder names `PaddleOCRVLProcessor`, transformers' processor for"
+        "\nthis image layout without video, because `Qwen2_5_VLProcessor` cannot be built without"
+        "\ntorchvision."
     )
     card = CARD.format(
         name=name,

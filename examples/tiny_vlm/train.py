@@ -40,6 +40,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--scenes", type=int, default=13, help="tiny-vqa images a step")
     parser.add_argument("--easy", type=int, default=3, help="easy-vqa images a step")
+    parser.add_argument(
+        "--order-weight", type=float, default=0.0, help="teach cells a letter's place on its sign"
+    )
     parser.add_argument("--float32", action="store_true", help="no bf16 autocast")
     parser.add_argument("--stop-after", type=int, help="end early, as if killed (for timing)")
     return parser.parse_args()
@@ -129,7 +132,8 @@ class Trainer:
 
     def cell_loss(self, visual: torch.Tensor, cells: torch.Tensor) -> torch.Tensor:
         embedding = self.model.model.language_model.embed_tokens.weight
-        return self.heads.cell_loss(visual.float(), cells, embedding)
+        weight = self.arguments.order_weight
+        return self.heads.cell_loss(visual.float(), cells, embedding, order_weight=weight)
 
     def pretrain_step(self) -> float:
         """The vision tower alone: what each cell holds."""
