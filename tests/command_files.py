@@ -1,4 +1,4 @@
-"""A folder with a small model, data, a plan and a bundle, as the commands of the docs expect them."""
+"""A folder with a small model, data, a plan and a bundle, as the commands of the docs expect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every command and every Python block of README and docs runs, on small files of the same names."""
+"""Every command and Python block of README and docs runs, on small files of the same names."""
 
 from __future__ import annotations
 
