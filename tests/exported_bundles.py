@@ -45,8 +45,7 @@ def checkpoint(family: str, layers: int = LAYERS) -> Path:
     """The random model with its processor, as transformers saves them."""
     folder = workplace() / f"{family}-{layers}-checkpoint"
     random_model(family, layers).save_pretrained(folder)
-    if family != "llava_next":
-        processor(family).save_pretrained(folder)
+    processor(family).save_pretrained(folder)
     return folder
 
 

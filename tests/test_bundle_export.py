@@ -22,7 +22,9 @@ from p2p_export.engines.validation import ValidationReport, validate_bundle
 from p2p_export.errors import CheckFailedError, InputError, PlanError
 from p2p_export.export import export_bundle
 from p2p_export.manifest import Limits
+from p2p_export.models import FAMILIES
 from p2p_export.models.checkpoint import find_checkpoint
+from p2p_export.models.llava import LLAVA
 from p2p_export.plan import PlanModel, PlanProxies
 
 
@@ -83,26 +85,6 @@ def test_mrope_models_say_how_they_count_positions() -> None:
     assert "embedding.safetensors" not in manifest.files
 
 
-def test_a_family_without_vision_export_and_processor_exports_its_decoder(tmp_path: Path) -> None:
-    said = Said()
-    plan = replace(plan_for("llava_next", 2), certificate=None)
-    manifest = export_bundle(
-        plan, tmp_path / "b", dense=False, max_batch=1, max_context=40, progress=said
-    )
-    assert manifest.vision is None
-    assert "llava_next" in (manifest.vision_missing or "")
-    assert any("llava_next" in line for line in said.lines)
-    assert any(line.startswith("warning: the plan has no certificate") for line in said.lines)
-    assert manifest.golden.source == "random"
-    assert "embedding.safetensors" in manifest.files
-    assert "decoder.dense.onnx" not in manifest.files
-    assert validate_bundle(tmp_path / "b").passed
-    with pytest.raises(InputError, match="2 batch rows"):
-        open_bundle(tmp_path / "b").prefill(
-            np.ones((2, 1, 48), np.float32), np.zeros((2, 1), np.int64), np.zeros((2, 1), np.bool_)
-        )
-
-
 def test_a_half_precision_bundle_validates(tmp_path: Path) -> None:
     manifest = export_bundle(
         plan_for("qwen2_5_vl", 2), tmp_path / "b", precision="fp16", only="decoder"
@@ -130,6 +112,41 @@ def copied_export(monkeypatch: pytest.MonkeyPatch) -> None:
         return folder / "decoder.dense.onnx"
 
     monkeypatch.setattr(graphs, "export_decoder", copy)
+
+
+@pytest.mark.usefixtures("copied_export")
+def test_a_family_without_vision_export_and_processor_exports_its_decoder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FAMILIES, "llava", replace(LLAVA, vision=None))  # type: ignore[arg-type]
+    bare = tmp_path / "checkpoint"
+    bare.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(checkpoint("llava") / name, bare)
+    said = Said()
+    plan = replace(plan_for("llava"), certificate=None)
+    manifest = export_bundle(
+        plan,
+        tmp_path / "b",
+        model=str(bare),
+        dense=False,
+        max_batch=1,
+        max_context=40,
+        progress=said,
+    )
+    assert manifest.vision is None
+    assert "cannot be exported yet" in (manifest.vision_missing or "")
+    assert any("cannot be exported yet" in line for line in said.lines)
+    assert any(line.startswith("warning: the plan has no certificate") for line in said.lines)
+    assert manifest.golden.source == "random"
+    assert "embedding.safetensors" in manifest.files
+    assert "decoder.dense.onnx" not in manifest.files
+    assert not any(name.startswith("vision") for name in manifest.files)
+    assert validate_bundle(tmp_path / "b").passed
+    with pytest.raises(InputError, match="2 batch rows"):
+        open_bundle(tmp_path / "b").prefill(
+            np.ones((2, 1, 48), np.float32), np.zeros((2, 1), np.int64), np.zeros((2, 1), np.bool_)
+        )
 
 
 @pytest.mark.usefixtures("copied_export")
