@@ -8,19 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calibration_models import batch_of, random_loaded, save_checkpoint, scenes
+import torch
+from calibration_models import batch_of, prompter_of, random_loaded, save_checkpoint, scenes
 from random_models import random_proxies
 
 from p2p_export import Plan, ProxySet
 from p2p_export.calibration import planning
 from p2p_export.calibration.accuracy import Accuracy
 from p2p_export.calibration.answering import answer
+from p2p_export.calibration.collecting import collect_proxies
 from p2p_export.calibration.evaluation import evaluate
+from p2p_export.calibration.loaded_model import LoadedModel
 from p2p_export.calibration.patching import patched
 from p2p_export.calibration.planned_splits import planned_split
 from p2p_export.calibration.planning import make_plan, proxies_path_for
-from p2p_export.calibration.sweep import Curves
+from p2p_export.calibration.samples import Sample
+from p2p_export.calibration.scoring import is_correct
+from p2p_export.calibration.sweep import Curves, answer_rows
 from p2p_export.errors import InputError, PlanError
+from p2p_export.models.checkpoint import find_checkpoint
 from p2p_export.plan import PlanModel, PlanProxies
 from p2p_export.proxies import SITES, STREAMS
 
@@ -36,13 +42,20 @@ SMALL: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of random weights that answers some questions right by luck."""
+    """A checkpoint of random weights that says "yes", and "no" once all its layers are patched."""
     loaded = random_loaded("tiny-llava", layers=LAYERS)
-    tokenizer = loaded.processor.tokenizer
-    # Random weights say one odd word: let them say "yes" and "no" instead.
-    words = {word: tokenizer.convert_tokens_to_ids(word) for word in ("yes", "no")}
-    others = [i for i in range(len(tokenizer)) if i not in words.values()]
-    loaded.model.lm_head.weight.data[others] = 0.0
+    samples = [sample for sample in scenes(60).samples if sample.task == "existence"]
+    batch = batch_of(loaded, tuple(samples))
+    with torch.no_grad():
+        proxies = collect_proxies(loaded, prompter_of(loaded), samples)
+        rows = answer_rows(loaded, proxies, batch)
+        dense, patched_rows = rows.dense.mean(0), rows.backward[0].mean(0)
+        middle, direction = (dense + patched_rows) / 2, dense - patched_rows
+        direction -= middle * (direction @ middle) / (middle @ middle)
+        head = loaded.model.lm_head.weight
+        head.zero_()
+        for word, sign in (("yes", 1), ("no", -1)):
+            head[loaded.processor.tokenizer.convert_tokens_to_ids(word)] = sign * direction
     return save_checkpoint(loaded, "tiny-llava", tmp_path_factory.mktemp("model"))
 
 
@@ -88,20 +101,78 @@ def test_the_evidence_says_where_the_numbers_come_from(outcome: planning.PlanOut
     assert evidence["seconds"]["total"] > 0
 
 
-def test_the_union_is_measured_by_full_passes(outcome: planning.PlanOutcome) -> None:
-    """The recorded number, by one pass per sample under `patched`."""
-    from p2p_export.calibration.loaded_model import LoadedModel
-    from p2p_export.calibration.scoring import is_correct
-    from p2p_export.models.checkpoint import find_checkpoint
+def write_questions(folder: Path, task: str, count: int) -> Path:
+    """JSON lines and image files of the first `count` scenes, one task's question each."""
+    lines = []
+    for number, sample in enumerate(s for s in scenes(6 * count).samples if s.task == task):
+        sample.image.load().save(folder / f"{number}.png")
+        entry = {"image": f"{number}.png", "question": sample.question}
+        lines.append(json.dumps({**entry, "answer": sample.answers[0]}))
+    path = folder / "data.jsonl"
+    path.write_text("\n".join(lines))
+    return path
 
+
+@pytest.fixture(scope="module")
+def everything(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> planning.PlanOutcome:
+    """A plan of all layers on yes-or-no questions: as if every sweep point had passed."""
+
+    def all_pass(*_arguments: Any, **_options: Any) -> Curves:
+        perfect = Accuracy(20, 20)
+        return Curves(perfect, (perfect,) * LAYERS, (perfect,) * LAYERS)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(planning, "sweep", all_pass)
+        place = tmp_path_factory.mktemp("everything")
+        return make_plan(
+            str(folder),
+            write_questions(place, "existence", 50),
+            output=place / "plan.json",
+            calibration_size=4,
+            validation_size=30,
+            test_size=16,
+        )
+
+
+def answers_one_by_one(
+    outcome: planning.PlanOutcome, samples: tuple[Sample, ...]
+) -> tuple[list[str], list[str]]:
+    """Dense and planned answers, one full pass per sample and no batch."""
     loaded = LoadedModel.load(find_checkpoint(outcome.plan.model.id))
-    proxies = ProxySet.for_plan(outcome.plan)
-    correct = 0
-    for sample in outcome.splits["validation"].samples:
+    proxies = ProxySet.for_plan(Plan.load(outcome.plan_path))
+    dense, planned = [], []
+    for sample in samples:
         batch = batch_of(loaded, (sample,))
+        dense += answer(loaded, batch, 1)
         with patched(loaded.model, outcome.plan, proxies, batch.visual_mask):
-            correct += is_correct(sample, answer(loaded, batch, 1)[0])
-    assert outcome.union == replace(outcome.union, correct=correct)
+            planned += answer(loaded, batch, 1)
+    return dense, planned
+
+
+def test_the_union_is_measured_by_full_passes(everything: planning.PlanOutcome) -> None:
+    samples = everything.splits["validation"].samples
+    dense, planned = answers_one_by_one(everything, samples)
+    assert everything.union == Accuracy.count(samples, map(is_correct, samples, planned))
+    assert everything.union != Accuracy.count(samples, map(is_correct, samples, dense))
+
+
+def test_evaluation_gives_dense_and_planned_answers(everything: planning.PlanOutcome) -> None:
+    samples = everything.splits["test"].samples
+    evaluation = evaluate(Plan.load(everything.plan_path))
+    dense, planned = answers_one_by_one(everything, samples)
+    assert dense != planned
+    assert [pair.dense for pair in evaluation.pairs] == dense
+    assert [pair.planned for pair in evaluation.pairs] == planned
+
+
+def test_a_union_that_misses_is_written_and_not_passed(everything: planning.PlanOutcome) -> None:
+    """Each direction passes by itself, the union does not: the paper never looks."""
+    assert not everything.passed
+    plan = Plan.load(everything.plan_path)
+    assert plan.planned == (0, 1, 2)
+    assert plan.certificate is None
+    assert plan.evidence is not None
+    assert plan.evidence["accuracy"]["within_tolerance"] is False
 
 
 def test_the_same_seed_gives_the_same_plan(
@@ -113,24 +184,6 @@ def test_the_same_seed_gives_the_same_plan(
     assert again.plan.layers == outcome.plan.layers
     assert again.curves == outcome.curves
     assert again.proxies_path.read_bytes() == outcome.proxies_path.read_bytes()
-
-
-def test_a_union_that_misses_is_written_and_not_passed(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each direction passes by itself, the union does not: the paper never looks."""
-
-    def all_pass(*_arguments: Any, **_options: Any) -> Curves:
-        perfect = Accuracy(20, 20)
-        return Curves(perfect, (perfect,) * LAYERS, (perfect,) * LAYERS)
-
-    monkeypatch.setattr(planning, "sweep", all_pass)
-    found = make_plan(str(folder), "tiny-vqa", output=tmp_path / "plan.json", **SMALL)
-    assert not found.passed
-    assert Plan.load(tmp_path / "plan.json").planned == (0, 1, 2)
-    assert found.plan.evidence is not None
-    assert found.plan.evidence["accuracy"]["within_tolerance"] is False
-    assert found.plan.certificate is None
 
 
 def test_evaluate_answers_the_test_split(outcome: planning.PlanOutcome) -> None:
@@ -188,16 +241,7 @@ def test_a_plan_written_by_hand_is_evaluated_on_named_data(folder: Path, tmp_pat
         proxies=PlanProxies("p.safetensors"),
         folder=tmp_path,
     )
-    data = tmp_path / "data.jsonl"
-    samples = scenes(6).samples
-    for number, sample in enumerate(samples):
-        sample.image.load().save(tmp_path / f"{number}.png")
-    data.write_text(
-        "\n".join(
-            json.dumps({"image": f"{n}.png", "question": s.question, "answer": s.answers[0]})
-            for n, s in enumerate(samples)
-        )
-    )
+    data = write_questions(tmp_path, "existence", 6)
     with pytest.raises(PlanError, match="has no evidence"):
         evaluate(plan)
     evaluation = evaluate(plan, data=data)
