@@ -66,16 +66,14 @@ From scratch on a CPU, no pretrained weights; tiny-vqa split `train` and the off
 split of [easy-vqa](https://github.com/vzhou842/easy-VQA) (MIT), which are disjoint from the above
 by image.
 
-```
-{command}
-```
-
-Seed {seed}, {steps:,} steps. The log, the script and how it was resumed: `examples/tiny_vlm`.
+Seed {seed}, {steps:,} steps, in the phases of `examples/tiny_vlm/{script}`; the log and
+all scripts are in that folder.
 
 ## Limits
 
 Pictures like those it was trained on, the wordings it was trained on, one question a prompt, one
-word an answer. An unknown word becomes `<unk>`.{limits}
+word an answer. An unknown word becomes `<unk>`.
+{limits}
 """
 
 
@@ -117,7 +115,7 @@ def main() -> None:
     limits = (
         ""
         if llava
-        else " Its grid of visual tokens follows the picture's shape, but it was trained on"
+        else "Its grid of visual tokens follows the picture's shape, but it was trained on"
         "\nsquare ones only. The folder names `PaddleOCRVLProcessor`, transformers' processor for"
         "\nthis image layout without video, because `Qwen2_5_VLProcessor` cannot be built without"
         "\ntorchvision."
@@ -140,10 +138,7 @@ def main() -> None:
         last_scene=scenes - 1,
         easy_asked=results["easy-vqa test"]["easy-vqa"][1],
         rows="\n".join(accuracy_rows(results)),
-        command=(
-            f"python examples/tiny_vlm/train.py --model {name} --steps {arguments.steps} "
-            f"--seed {arguments.seed} \\\n    --log {name}.log --checkpoint {name}.pt"
-        ),
+        script=f"train_{name.replace('-', '_')}.sh",
         seed=arguments.seed,
         steps=arguments.steps,
         limits=limits,
