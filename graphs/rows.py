@@ -101,11 +101,8 @@ class Rows:
 
     def merge_constant(self, text: gs.Tensor, vector: gs.Tensor, width: int) -> gs.Tensor:
         """[B,T,width] and one [1,1,width] for every visual row -> [B,S,width]."""
-        shape = self._e.concat([self.batch, self._e.constant([1, width])], axis=0)
-        row = self._e.op("Expand", vector, shape)
-        return self._gather(
-            self._e.concat([text, row], axis=1), width, self._place_or_constant_flat
-        )
+        rows = self._gather(text, width, self._text_place_flat)
+        return self._e.op("Where", self._is_text, rows, vector, dtype=self._e.dtype)
 
     @cached_property
     def asked_is_visual(self) -> gs.Tensor:
@@ -239,17 +236,23 @@ class Rows:
             return self._flatten(place, self._e.add(self.text_rows, self.visual_rows))
 
     @cached_property
-    def _place_or_constant_flat(self) -> gs.Tensor:
+    def _is_text(self) -> gs.Tensor:
+        """[B,S,1] bool"""
         with self._e.scope("rows"):
-            length = self._e.add(self.text_rows, self._e.constant([1]))
-            return self._flatten(self._text_place, length)
+            text = self._e.op("Less", self._text_place, self.text_rows, dtype=BOOL)
+            return self._e.unsqueeze(text, 2)
+
+    @cached_property
+    def _text_place_flat(self) -> gs.Tensor:
+        """[B,S]: as `_text_place`, flattened; some text row where it is none."""
+        with self._e.scope("rows"):
+            last = self._e.op("Sub", self.text_rows, self._e.constant([1]))
+            return self._flatten(self._e.op("Min", self._text_place, last), self.text_rows)
 
     @cached_property
     def _asked_in_text_flat(self) -> gs.Tensor:
         with self._e.scope("rows"):
-            place = self._e.slice(self._text_place, -1, None, axis=1)
-            last = self._e.op("Sub", self.text_rows, self._e.constant([1]))
-            return self._flatten(self._e.op("Min", place, last), self.text_rows)
+            return self._e.slice(self._text_place_flat, -1, None, axis=1)
 
     @cached_property
     def _sequence_and_spare(self) -> gs.Tensor:
