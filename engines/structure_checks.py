@@ -25,6 +25,7 @@ from p2p_export.errors import BundleError
 from p2p_export.manifest import DECODER_FILE, PLAN_FILE, PROXIES_FILE
 from p2p_export.plan import Plan
 from p2p_export.proxies import ProxySet, Site
+from p2p_export.safetensors_header import read_header
 
 _SITE = re.compile(r"^proxy\.layers\.(\d+)\.([kv])\.image$")
 _RESIDUAL = re.compile(r"^proxy\.layers\.(\d+)-(\d+)\.residual\.image$")
@@ -181,7 +182,10 @@ def _misplaced_weight(bundle: Bundle, graph: Any) -> str | None:
             continue
         file = entries.get("location", "")
         if file not in headers:
-            headers[file] = _tensor_places(bundle.path(file))
+            headers[file] = {
+                name: (entry.offset, entry.length)
+                for name, entry in read_header(bundle.path(file)).items()
+            }
         place = (int(entries.get("offset", 0)), int(entries.get("length", 0)))
         if headers[file].get(tensor.name) != place:
             return f"{tensor.name} does not point at the tensor of that name in {file}"
@@ -198,19 +202,3 @@ def _foreign_weight(graph: Any) -> str | None:
             if owner and (scope is None or scope[1] != owner[1]):
                 return f"node {node.name} reads {name}, a weight of another layer"
     return None
-
-
-def _tensor_places(path: Path) -> dict[str, tuple[int, int]]:
-    """Offset in the file and length of each tensor of a safetensors file."""
-    try:
-        with open(path, "rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(min(length, path.stat().st_size)))
-        places = {}
-        for name, entry in header.items():
-            if name != "__metadata__":
-                begin, end = entry["data_offsets"]
-                places[name] = (8 + length + begin, end - begin)
-        return places
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        raise BundleError(f"{path.name} is no safetensors file ({error})") from None

@@ -14,7 +14,7 @@ from p2p_export.bundle_readme import bundle_readme
 from p2p_export.engines.validation import validate_bundle
 from p2p_export.errors import CheckFailedError, PlanError
 from p2p_export.export_options import ExportOptions, make_options
-from p2p_export.golden_writing import GoldenWriter
+from p2p_export.goldens.writing import GoldenWriter
 from p2p_export.graph_bindings import read_bindings
 from p2p_export.manifest import (
     DECODER_FILE,

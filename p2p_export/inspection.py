@@ -15,6 +15,7 @@ from p2p_export.errors import InputError
 from p2p_export.manifest import DENSE_FILE, MANIFEST_FILE, GraphBindings, Manifest
 from p2p_export.plan import Mode, Plan
 from p2p_export.quantities import bytes_text
+from p2p_export.safetensors_header import read_header
 
 LONGEST_HEADER = 100 * 2**20
 
@@ -140,17 +141,16 @@ def _graph(path: Path) -> Inspection:
 
 
 def _tensors(path: Path) -> Inspection:
-    header = _safetensors_header(path)
-    tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
-    size = sum(entry["data_offsets"][1] - entry["data_offsets"][0] for entry in tensors.values())
-    dtypes = Counter(entry["dtype"] for entry in tensors.values())
+    tensors = read_header(path)
+    size = sum(entry.length for entry in tensors.values())
+    dtypes = Counter(entry.dtype for entry in tensors.values())
     facts = {
         "tensors": {
-            name: {"dtype": entry["dtype"], "shape": entry["shape"]}
+            name: {"dtype": entry.dtype, "shape": list(entry.shape)}
             for name, entry in tensors.items()
         }
     }
-    shown = [f"  {name} {e['dtype']} {e['shape']}" for name, e in list(tensors.items())[:12]]
+    shown = [f"  {name} {e.dtype} {list(e.shape)}" for name, e in list(tensors.items())[:12]]
     rest = len(tensors) - len(shown)
     lines = [
         f"{len(tensors)} tensors ({', '.join(f'{n} {d}' for d, n in dtypes.items())}), "
@@ -159,22 +159,6 @@ def _tensors(path: Path) -> Inspection:
         *([f"  and {rest} more"] if rest > 0 else []),
     ]
     return Inspection("safetensors", str(path), facts, tuple(lines))
-
-
-def _safetensors_header(path: Path) -> dict[str, Any]:
-    try:
-        with open(path, "rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > min(LONGEST_HEADER, path.stat().st_size):
-                raise ValueError("its header is longer than the file")
-            header = json.loads(file.read(length))
-            for name, entry in header.items():
-                if name != "__metadata__":
-                    _, _, _ = entry["dtype"], entry["shape"], entry["data_offsets"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is not a safetensors file: {error}") from None
-    document: dict[str, Any] = header
-    return document
 
 
 def _decoder_text(manifest: Manifest) -> str:

@@ -196,7 +196,7 @@ class Limits:
 class Golden:
     """Tolerances of the goldens: `atol` and `rtol` as in `numpy.isclose`.
 
-    `noise_floor` is what they derive from (`noise.py`): the measured floor of `logits`, `cache` and
+    `noise_floor` is what they derive from: the measured floor of `logits`, `cache` and
     `image_features`, and the `factor` on it. `source` says where the goldens' prompt came from: the
     model's processor, or seeded random rows.
     """

@@ -14,10 +14,10 @@ from hook_oracle import Chunk, hooked_logits
 from p2p_export import ProxySet
 from p2p_export.engines.goldens import GoldenCase, load_goldens, save_goldens
 from p2p_export.errors import BundleError
-from p2p_export.golden_prompts import random_prompts
+from p2p_export.goldens.noise import FACTOR, decoder_golden, difference
+from p2p_export.goldens.prompts import random_prompts
+from p2p_export.goldens.reference import Reference, computing_in, decoder_modules, vision_modules
 from p2p_export.models import family_of
-from p2p_export.noise import FACTOR, decoder_golden, difference
-from p2p_export.reference import Reference, computing_in, decoder_modules, vision_modules
 
 FAMILIES = ("llava", "qwen2_5_vl")
 

@@ -35,7 +35,7 @@ def test_each_of_our_files_is_known(name: str, kind: str, said: str) -> None:
         ("missing.onnx", None, "there is nothing at"),
         ("notes.txt", b"hello", "nothing we can inspect"),
         ("broken.onnx", b"hello", "not an ONNX model"),
-        ("broken.safetensors", b"\xff" * 20, "not a safetensors file"),
+        ("broken.safetensors", b"\xff" * 20, "not a whole safetensors file"),
         ("broken.json", b"{", "not JSON"),
     ],
 )

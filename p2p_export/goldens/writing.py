@@ -17,15 +17,21 @@ from p2p_export.engines.goldens import (
     golden_case,
     save_goldens,
 )
-from p2p_export.golden_prompts import PicturePrompt, picture_prompt, random_prompts
+from p2p_export.goldens.noise import (
+    GRAPH_DTYPE,
+    OTHER_DTYPE,
+    decoder_golden,
+    difference,
+    with_vision,
+)
+from p2p_export.goldens.prompts import PicturePrompt, picture_prompt, random_prompts
+from p2p_export.goldens.reference import Reference, computing_in, decoder_modules, vision_modules
 from p2p_export.graph_bindings import read_bindings
 from p2p_export.manifest import DECODER_FILE, DENSE_FILE, VISION_FILE, Golden
 from p2p_export.models.checkpoint import Checkpoint
 from p2p_export.models.vision import VisionInfo, vision_inputs
-from p2p_export.noise import GRAPH_DTYPE, OTHER_DTYPE, decoder_golden, difference, with_vision
 from p2p_export.plan import Plan
 from p2p_export.proxies import ProxySet
-from p2p_export.reference import Reference, computing_in, decoder_modules, vision_modules
 
 DECODE_STEPS = 2
 # A golden prompt whose cache is larger than this is left out: goldens travel with the bundle.
