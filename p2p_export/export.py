@@ -81,8 +81,8 @@ def export_bundle(
     proxies = _check_plan(plan, checkpoint)
     if plan.certificate is None:
         progress.say(
-            "warning: the plan has no certificate, so nothing says what its answers lose; "
-            "`p2p-export plan` makes one"
+            "warning: the plan has no certificate, so nothing is guaranteed about what its answers "
+            "lose; `p2p-export evaluate` measures it"
         )
     with writing_bundle(output, force=force) as folder:
         return _Export(plan, proxies, checkpoint, options, folder, progress).run(
