@@ -89,9 +89,12 @@ class PromptLayout:
         return np.concatenate([np.tile(np.arange(first), (3, 1)), visual, after], axis=1)
 
 
-def scene_row(index: int, objects: tuple[int, int]) -> Packed:
+def scene_row(index: int, objects: tuple[int, int], choices: int = 1) -> Packed:
     composition, rng = tiny_vqa.compose(
-        index, split="train", questions=QUESTIONS_PER_TASK, objects=objects
+        index,
+        split="train",
+        questions={**QUESTIONS_PER_TASK, "choice": choices},
+        objects=objects,
     )
     image = tiny_vqa.render(composition, rng)
     return Packed(image, composition.asked, cell_labels(composition))
@@ -143,10 +146,12 @@ def easy_row(rng: np.random.Generator) -> Packed:
     )
 
 
-def training_rows(step: int, *, scenes: int, easy: int, seed: int, simple: bool) -> list[Packed]:
+def training_rows(
+    step: int, *, scenes: int, easy: int, seed: int, simple: bool, choices: int
+) -> list[Packed]:
     """The rows of one step; a function of its arguments alone, so that a run can resume."""
     first = step * scenes + seed * 100_000_000
-    rows = [scene_row(first + k, (2, 4) if simple else (4, 9)) for k in range(scenes)]
+    rows = [scene_row(first + k, (2, 4) if simple else (4, 9), choices) for k in range(scenes)]
     rng = np.random.default_rng((seed, step))
     return rows + [easy_row(rng) for _ in range(easy)]
 

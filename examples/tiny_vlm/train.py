@@ -43,6 +43,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--order-weight", type=float, default=0.0, help="teach cells a letter's place on its sign"
     )
+    parser.add_argument("--choices", type=int, default=1, help="multiple-choice questions a scene")
+    parser.add_argument("--rate", type=float, default=1.0, help="factor on both learning rates")
     parser.add_argument("--float32", action="store_true", help="no bf16 autocast")
     parser.add_argument("--stop-after", type=int, help="end early, as if killed (for timing)")
     return parser.parse_args()
@@ -151,7 +153,7 @@ class Trainer:
         options = self.arguments
         rows = training_rows(
             self.step, scenes=options.scenes, easy=options.easy, seed=options.seed,
-            simple=self.step < 0.12 * options.steps,
+            simple=self.step < 0.12 * options.steps, choices=options.choices,
         )  # fmt: skip
         batch = pack(rows, self.layout)
         with self.autocast():
@@ -165,7 +167,7 @@ class Trainer:
         loss = loss + CELL_WEIGHT * self.cell_loss(visual[batch.has_cells], batch.cells)
         grounded = hidden[batch.ground_places].float()
         loss = loss + GROUND_WEIGHT * self.heads.ground_loss(grounded, batch.ground_cells)
-        self.update(loss, learning_rate_factor(self.step, options.steps))
+        self.update(loss, options.rate * learning_rate_factor(self.step, options.steps))
         right = logits[answers].argmax(-1) == batch.targets[answers]
         tasks = [asked.question.task for row in rows for asked in row.asked]
         hits = Counter(task for task, hit in zip(tasks, right.tolist(), strict=True) if hit)
