@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from PIL import Image
 
 from p2p_export.calibration.samples import Sample
-from p2p_export.calibration.tiny_vqa import TASKS, scene
+from p2p_export.calibration.tiny_vqa import scene
+from p2p_export.calibration.tiny_vqa_composition import TASKS
 
 # Enough for the default splits several times over; about a millisecond each.
 SCENES = 1500

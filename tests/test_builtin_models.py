@@ -18,7 +18,8 @@ from transformers import (
 )
 
 import p2p_export
-from p2p_export.calibration.tiny_vqa import TASKS, Question, Scene, scene
+from p2p_export.calibration.tiny_vqa import Scene, scene
+from p2p_export.calibration.tiny_vqa_composition import TASKS, Question
 
 BUILTIN = Path(p2p_export.__file__).parent / "builtin"
 CLASSES = {
@@ -132,7 +133,7 @@ def test_capital_letters_and_spaces_do_not_matter(loaded: Loaded) -> None:
 
 
 def test_every_word_a_scene_can_ask_or_answer_is_one_token(loaded: Loaded) -> None:
-    from p2p_export.calibration.tiny_vqa import VOCABULARY
+    from p2p_export.calibration.tiny_vqa_wording import VOCABULARY
 
     ids = [loaded.processor.tokenizer(word)["input_ids"] for word in VOCABULARY]
     assert all(len(one) == 1 for one in ids)

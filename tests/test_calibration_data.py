@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 
 from p2p_export.calibration.datasets import content_hash, load_dataset
-from p2p_export.calibration.tiny_vqa import TASKS, scene
+from p2p_export.calibration.tiny_vqa import scene
+from p2p_export.calibration.tiny_vqa_composition import TASKS
 from p2p_export.errors import InputError
 
 GOOD = {"image": "a.png", "question": "is it red?", "answer": "yes"}

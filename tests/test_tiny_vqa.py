@@ -7,8 +7,9 @@ from collections import Counter, defaultdict
 import numpy as np
 import pytest
 
-from p2p_export.calibration import tiny_vqa
-from p2p_export.calibration.tiny_vqa import TASKS, VOCABULARY, Composition, compose, scene
+from p2p_export.calibration.tiny_vqa import compose, scene
+from p2p_export.calibration.tiny_vqa_composition import TASKS, Composition
+from p2p_export.calibration.tiny_vqa_wording import VOCABULARY, words
 
 COLORS = {
     "red": (205, 45, 45),
@@ -59,7 +60,7 @@ def test_every_task_is_asked_as_often_as_told_in_known_words() -> None:
         questions = scene(index, questions_per_task=3).questions
         assert Counter(q.task for q in questions) == dict.fromkeys(TASKS, 3)
         for question in questions:
-            assert set(tiny_vqa.words(question.question)) <= set(VOCABULARY)
+            assert set(words(question.question)) <= set(VOCABULARY)
             assert question.answer in VOCABULARY
             assert bool(question.choices) == (question.task == "choice")
 
