@@ -16,7 +16,8 @@ from transformers import (
     Qwen2_5_VLForConditionalGeneration,
 )
 
-from p2p_export.calibration.tiny_vqa import GRID, IMAGE_SIZE, VOCABULARY, words
+from p2p_export.calibration.tiny_vqa_composition import GRID, IMAGE_SIZE
+from p2p_export.calibration.tiny_vqa_wording import VOCABULARY, words
 
 NAMES = ("tiny-llava", "tiny-qwen2.5-vl")
 HIDDEN_SIZE = 128

@@ -17,8 +17,17 @@ from easy_vqa import (
 from PIL import Image
 from transformers import PreTrainedTokenizerFast
 
-from p2p_export.calibration import tiny_vqa
-from p2p_export.calibration.tiny_vqa import Asked, Composition, Question, words
+from p2p_export.calibration.tiny_vqa import compose
+from p2p_export.calibration.tiny_vqa_composition import (
+    GRID,
+    IMAGE_SIZE,
+    LETTERS,
+    Asked,
+    Composition,
+    Question,
+)
+from p2p_export.calibration.tiny_vqa_drawing import render
+from p2p_export.calibration.tiny_vqa_wording import words
 
 QUESTIONS_PER_TASK = {
     "existence": 1, "relation": 2, "counting": 2, "attribute": 2, "reading": 1, "choice": 1,
@@ -82,27 +91,35 @@ class PromptLayout:
         count = len(self.prefix)
         if not self.multimodal_rope:
             return np.tile(np.arange(count), (3, 1))
-        first, side = len(self.before), tiny_vqa.GRID
+        first, side = len(self.before), GRID
         rows, columns = np.divmod(np.arange(side * side), side)
         visual = np.stack([np.zeros_like(rows), rows, columns]) + first
         after = np.tile(first + side + np.arange(len(self.after)), (3, 1))
         return np.concatenate([np.tile(np.arange(first), (3, 1)), visual, after], axis=1)
 
 
-def scene_row(index: int, objects: tuple[int, int], choices: int = 1) -> Packed:
-    composition, rng = tiny_vqa.compose(
+def scene_row(
+    index: int, objects: tuple[int, int], choices: int = 1, letters: bool = False
+) -> Packed:
+    """A training scene with `choices` multiple-choice questions, or those of them about letters."""
+    composition, rng = compose(
         index,
         split="train",
         questions={**QUESTIONS_PER_TASK, "choice": choices},
         objects=objects,
     )
-    image = tiny_vqa.render(composition, rng)
-    return Packed(image, composition.asked, cell_labels(composition))
+    image = render(composition, rng)
+    asked = tuple(
+        one
+        for one in composition.asked
+        if not (letters and one.question.task == "choice" and one.value not in LETTERS)
+    )
+    return Packed(image, asked, cell_labels(composition))
 
 
 def cell_labels(composition: Composition) -> np.ndarray:
     """int [64, 5]: kind (0 empty, 1 object, 2 sign), color, shape, letter, its place; -1: none."""
-    labels = np.full((tiny_vqa.GRID**2, 5), -1)
+    labels = np.full((GRID**2, 5), -1)
     labels[:, 0] = 0
     for thing in composition.things:
         labels[thing.cell] = 1, thing.color, thing.shape, -1, -1
@@ -115,7 +132,7 @@ def cell_labels(composition: Composition) -> np.ndarray:
 def easy_vqa_images(split: str) -> np.ndarray:
     """All images of an official split, resized as the processors resize; uint8 [N, 128, 128, 3]."""
     paths = get_train_image_paths() if split == "train" else get_test_image_paths()
-    size = (tiny_vqa.IMAGE_SIZE, tiny_vqa.IMAGE_SIZE)
+    size = (IMAGE_SIZE, IMAGE_SIZE)
     return np.stack(
         [
             np.asarray(Image.open(paths[k]).convert("RGB").resize(size, Image.Resampling.BICUBIC))
@@ -147,11 +164,12 @@ def easy_row(rng: np.random.Generator) -> Packed:
 
 
 def training_rows(
-    step: int, *, scenes: int, easy: int, seed: int, simple: bool, choices: int
+    step: int, *, scenes: int, easy: int, seed: int, simple: bool, choices: int, letters: bool
 ) -> list[Packed]:
     """The rows of one step; a function of its arguments alone, so that a run can resume."""
     first = step * scenes + seed * 100_000_000
-    rows = [scene_row(first + k, (2, 4) if simple else (4, 9), choices) for k in range(scenes)]
+    objects = (2, 4) if simple else (4, 9)
+    rows = [scene_row(first + k, objects, choices, letters) for k in range(scenes)]
     rng = np.random.default_rng((seed, step))
     return rows + [easy_row(rng) for _ in range(easy)]
 
@@ -228,7 +246,7 @@ def pixels(images: torch.Tensor, name: str) -> dict[str, torch.Tensor]:
     values = (images.permute(0, 3, 1, 2).float() / 255 - 0.5) / 0.5
     if name == "tiny-llava":
         return {"pixel_values": values}
-    batch, side = len(images), tiny_vqa.GRID
+    batch, side = len(images), GRID
     blocks = values.reshape(batch, 3, side, 2, 8, side, 2, 8).permute(0, 2, 5, 3, 6, 1, 4, 7)
     patches = blocks.unsqueeze(6).expand(-1, -1, -1, -1, -1, -1, 2, -1, -1)
     grid = torch.tensor([[1, 2 * side, 2 * side]]).expand(batch, -1)

@@ -26,7 +26,8 @@ from easy_vqa import (
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from p2p_export.calibration.tiny_vqa import Question, scene
+from p2p_export.calibration.tiny_vqa import scene
+from p2p_export.calibration.tiny_vqa_composition import Question
 
 Item = tuple[Image.Image, Question]
 

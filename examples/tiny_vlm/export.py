@@ -14,7 +14,7 @@ from transformers import LlavaProcessor, PaddleOCRVLProcessor, PreTrainedModel, 
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from p2p_export.calibration.tiny_vqa import IMAGE_SIZE
+from p2p_export.calibration.tiny_vqa_composition import IMAGE_SIZE
 
 MEAN_STD = [0.5, 0.5, 0.5]
 

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedTokenizerFast
 
-from p2p_export.calibration.tiny_vqa import COLORS, GRID, LETTERS, ORDINALS, SHAPES
+from p2p_export.calibration.tiny_vqa_composition import COLORS, GRID, LETTERS, ORDINALS, SHAPES
 
 
 class TeachingHeads(nn.Module):

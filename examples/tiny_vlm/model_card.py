@@ -11,7 +11,7 @@ from pathlib import Path
 
 from transformers import AutoConfig, AutoModelForImageTextToText
 
-from p2p_export.calibration.tiny_vqa import TASKS
+from p2p_export.calibration.tiny_vqa_composition import TASKS
 
 CARD = """---
 license: apache-2.0

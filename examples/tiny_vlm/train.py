@@ -25,7 +25,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
-from p2p_export.calibration import tiny_vqa
+from p2p_export.calibration.tiny_vqa_composition import TASKS
 
 CELL_WEIGHT, GROUND_WEIGHT = 0.3, 0.15
 PRETRAIN_STEPS, PRETRAIN_BATCH = 200, 64
@@ -44,6 +44,9 @@ def parse_arguments() -> argparse.Namespace:
         "--order-weight", type=float, default=0.0, help="teach cells a letter's place on its sign"
     )
     parser.add_argument("--choices", type=int, default=1, help="multiple-choice questions a scene")
+    parser.add_argument(
+        "--letters", action="store_true", help="keep only the multiple choices about letters"
+    )
     parser.add_argument("--rate", type=float, default=1.0, help="factor on both learning rates")
     parser.add_argument("--float32", action="store_true", help="no bf16 autocast")
     parser.add_argument("--stop-after", type=int, help="end early, as if killed (for timing)")
@@ -154,6 +157,7 @@ class Trainer:
         rows = training_rows(
             self.step, scenes=options.scenes, easy=options.easy, seed=options.seed,
             simple=self.step < 0.12 * options.steps, choices=options.choices,
+            letters=options.letters,
         )  # fmt: skip
         batch = pack(rows, self.layout)
         with self.autocast():
@@ -189,7 +193,7 @@ class Trainer:
             if self.step % 50 == 0:
                 shares = " ".join(
                     f"{task} {hits[task] / asked[task]:.3f}"
-                    for task in (*tiny_vqa.TASKS, "easy-vqa")
+                    for task in (*TASKS, "easy-vqa")
                     if asked[task]
                 )
                 minutes = (time.monotonic() - self.started) / 60
