@@ -49,6 +49,8 @@ def start_session(path: Path, options: OnnxRuntimeOptions) -> Any:
     _check_available(runtime, options.providers)
     settings = runtime.SessionOptions()
     settings.log_severity_level = 3
+    # A bundle runs several graphs in turn: one that is done must not keep the cores busy waiting.
+    settings.add_session_config_entry("session.force_spinning_stop", "1")
     if options.threads is not None:
         settings.intra_op_num_threads = options.threads
         settings.inter_op_num_threads = 1

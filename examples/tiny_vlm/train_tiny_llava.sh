@@ -2,7 +2,8 @@
 # The phases that made the shipped tiny-llava: train_tiny_llava.sh FOLDER
 # Each phase goes on from the checkpoint of the one before it. From step 2250 on the vision tower is
 # also taught the place of a letter on its sign, which until then this model had not found out.
-# The last two ask more multiple-choice questions, which were the weakest, the last one about letters.
+# The last three ask more multiple-choice questions, which were the weakest; the one before the last
+# those about letters alone.
 set -euo pipefail
 here=$(dirname "$0") run=$1
 mkdir -p "$run"
@@ -19,3 +20,4 @@ train --steps 3650 --stop-after 3250 --order-weight 4 --scenes 9 --easy 2
 train --steps 3550 --order-weight 4 --scenes 9 --easy 2
 train --steps 4000 --order-weight 4 --scenes 9 --easy 2 --choices 5 --rate 2
 train --steps 4800 --order-weight 4 --scenes 9 --easy 2 --choices 7 --letters --rate 2.5
+train --steps 5200 --order-weight 4 --scenes 9 --easy 2 --choices 5 --rate 3
