@@ -18,6 +18,7 @@ from p2p_export.bindings import (
     ATTENTION_MASK,
     INPUTS_EMBEDS,
     LOGITS,
+    POSITION_IDS,
     past_name,
     present_name,
 )
@@ -70,10 +71,15 @@ class LayerParts:
 
 @dataclass(frozen=True)
 class DecoderParts:
-    """A decoder graph, located. `cos` and `sin` are [B,S,head_dim] float32."""
+    """A decoder graph, located.
+
+    `cos` and `sin` are [B,S,head_dim] float32, computed from `position_ids` by `rotary_nodes`.
+    """
 
     inputs_embeds: gs.Tensor
     attention_mask: gs.Tensor
+    position_ids: gs.Tensor
+    rotary_nodes: tuple[gs.Node, ...]
     cos: gs.Tensor
     sin: gs.Tensor
     layers: tuple[LayerParts, ...]
@@ -82,6 +88,11 @@ class DecoderParts:
     head_dim: int
     num_key_value_heads: int
     num_attention_heads: int
+
+    @property
+    def grouped(self) -> bool:
+        """Whether several query heads share a key/value head."""
+        return self.num_attention_heads > self.num_key_value_heads
 
     def site_size(self, layer: int, site: Site) -> int:
         return self.layers[layer].linears[site].out_features
@@ -104,7 +115,7 @@ def locate_decoder(graph: gs.Graph) -> DecoderParts:
         )
     inputs = {tensor.name: tensor for tensor in graph.inputs}
     outputs = {tensor.name for tensor in graph.outputs}
-    for name in (INPUTS_EMBEDS, ATTENTION_MASK):
+    for name in (INPUTS_EMBEDS, ATTENTION_MASK, POSITION_IDS):
         if name not in inputs:
             raise RewriteError(f"the graph has no input {name}; export the decoder with p2p-export")
     if LOGITS not in outputs:
@@ -122,6 +133,8 @@ def locate_decoder(graph: gs.Graph) -> DecoderParts:
     return DecoderParts(
         inputs_embeds=inputs[INPUTS_EMBEDS],
         attention_mask=inputs[ATTENTION_MASK],
+        position_ids=inputs[POSITION_IDS],
+        rotary_nodes=tuple(scopes["rotary_emb"]),
         cos=_rotary_output(scopes["rotary_emb"], "Cos"),
         sin=_rotary_output(scopes["rotary_emb"], "Sin"),
         layers=layers,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,13 +15,16 @@ import onnx_graphsurgeon as gs
 
 from p2p_export.atomic_file import write_atomically
 from p2p_export.errors import InputError, PlanError, RewriteError
+from p2p_export.graphs.elided import lower_elided
 from p2p_export.graphs.fused import lower_fused
 from p2p_export.graphs.locate import DecoderParts, locate_decoder
 from p2p_export.plan import Plan
 from p2p_export.proxies import SITES_NEEDED, ProxySet, tensor_name
 
-Lowering = Literal["fused"]
+Lowering = Literal["fused", "elided"]
 Layout = Literal["index"]
+
+LOWERINGS: Mapping[Lowering, Callable[..., None]] = {"fused": lower_fused, "elided": lower_elided}
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ def rewrite_decoder(
     proxies: ProxySet,
     output: Path,
     *,
-    lowering: Lowering = "fused",
+    lowering: Lowering = "elided",
     layout: Layout = "index",
 ) -> RewriteReport:
     """Write to `output` the decoder of `dense` with the plan's layers rewritten.
@@ -63,7 +67,7 @@ def rewrite_decoder(
         graph = gs.import_onnx(model)
         decoder = locate_decoder(graph)
         check_plan_fits(plan, proxies, decoder)
-        lower_fused(graph, decoder, plan.layers, proxies)
+        LOWERINGS[lowering](graph, decoder, plan.layers, proxies)
         graph.cleanup(remove_unused_graph_inputs=False).toposort()
         rewritten = gs.export_onnx(graph)
         rewritten.producer_name = model.producer_name

@@ -22,12 +22,14 @@ from p2p_export.graphs.locate import DecoderParts
 class Queries:
     """What attention needs to know of a set of query rows [B,R].
 
-    `cos`, `sin` [B,1,R,head_dim] float32; `mask` float32, broadcastable to the scores; the two
-    shapes split the scores of a key/value group into its heads and merge them again.
+    `cos`, `sin` [B,1,R,head_dim] float32; `place` [B,1,R,1] in the context; `mask` float32,
+    broadcastable to the scores; the two shapes split the scores of a key/value group into its
+    heads and merge them again.
     """
 
     cos: gs.Tensor
     sin: gs.Tensor
+    place: gs.Tensor
     mask: gs.Tensor
     split_scores: gs.Tensor
     merged_scores: gs.Tensor
@@ -71,9 +73,15 @@ class Rows:
 
     @cached_property
     def context(self) -> gs.Tensor:
-        """Keys of this call: past and present."""
+        """Tokens of the context: past and present."""
         with self._e.scope("rows"):
             return self._e.dimension(self._decoder.attention_mask, 1)
+
+    @cached_property
+    def past(self) -> gs.Tensor:
+        """Tokens of the context before this call; a cache may hold fewer."""
+        with self._e.scope("rows"):
+            return self._e.op("Sub", self.context, self.sequence)
 
     # Taking rows apart.
 
@@ -164,8 +172,7 @@ class Rows:
         """`sequence` [B,R] are the queries' places in this call."""
         e, decoder = self._e, self._decoder
         groups = decoder.num_attention_heads // decoder.num_key_value_heads
-        past = e.dimension(decoder.layers[0].past[0], 2)
-        place = e.unsqueeze(e.add(sequence, past), 1, 3)
+        place = e.unsqueeze(e.add(sequence, self.past), 1, 3)
         keys = e.unsqueeze(e.arange(self.context), 0, 1, 2)
         earlier = e.op("LessOrEqual", keys, place, dtype=BOOL)
         padding = e.unsqueeze(decoder.attention_mask, 1, 2)
@@ -182,6 +189,7 @@ class Rows:
         return Queries(
             cos=e.unsqueeze(cos, 1),
             sin=e.unsqueeze(sin, 1),
+            place=place,
             mask=mask if groups == 1 else e.unsqueeze(mask, 2),
             split_scores=e.concat(
                 [self.batch, heads, e.constant([groups]), rows, self.context], axis=0
