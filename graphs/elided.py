@@ -12,6 +12,7 @@ visual tokens together contribute the sum of their probabilities times µ_v.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -24,16 +25,19 @@ from p2p_export.graphs.planned_layer import KEY_VALUE, LayerWriter
 from p2p_export.graphs.region_walk import RegionWalk
 from p2p_export.graphs.rows import Rows
 from p2p_export.plan import Mode
-from p2p_export.proxies import ProxySet
+from p2p_export.proxies import ProxySet, Site
 
 
 def lower_elided(
-    graph: gs.Graph, decoder: DecoderParts, modes: Mapping[int, Mode], proxies: ProxySet
+    graph: gs.Graph,
+    decoder: DecoderParts,
+    modes: Mapping[int, Mode],
+    proxies: ProxySet,
+    emitter: Emitter,
+    rows: Rows,
 ) -> None:
     """Rewrite `graph` in place so that planned layers compute no visual rows, and `proxy` layers
     cache none."""
-    emitter = Emitter(graph, decoder.dtype)
-    rows = Rows(emitter, decoder)
     write = LayerWriter(emitter, decoder, rows)
     context = ElidedContext(emitter, decoder, rows)
     proxy_layer = _ElidedProxyLayer(emitter, decoder, rows, write, context, proxies)
@@ -94,8 +98,7 @@ class _ElidedProxyLayer:
         # What the text tokens leave of each row's probability is the visual tokens'.
         left = e.op("ReduceSum", weights, e.constant([-1]), keepdims=1)
         left = e.narrow(e.op("Sub", e.constant(1.0, FLOAT32), left))
-        mean = self._per_head(layer, "v").astype(e.dtype)
-        visual = e.mul(left, e.proxy(f"layers.{layer.index}.v.image", mean))
+        visual = e.mul(left, self._per_head(layer, "v", e.dtype))
         mixed = e.add(e.matmul(e.narrow(weights), layer.present[1]), visual)
         return self._write.output(layer, mixed)
 
@@ -103,23 +106,20 @@ class _ElidedProxyLayer:
         """[B,Hkv,groups*R,head_dim] -> [B,heads*R,V]: one product for all heads."""
         e, head_dim = self._e, self._decoder.head_dim
         half = head_dim // 2
-        key = self._per_head(layer, "k")
-        first, second = key[..., :half], key[..., half:]
-        same = np.concatenate([first, first], axis=-1).astype(np.float32)
-        crossed = np.concatenate([second, -second], axis=-1).astype(np.float32)
+        key = self._per_head(layer, "k", FLOAT32)
+        first, second = e.slice(key, 0, half, axis=3), e.slice(key, half, None, axis=3)
+        same = e.concat([first, first], axis=3)
+        crossed = e.concat([second, e.op("Neg", second)], axis=3)
         wide = e.wide(query)
         swapped = e.concat([e.slice(wide, half, None, axis=3), e.slice(wide, 0, half, axis=3)], 3)
-        turned = e.add(
-            e.mul(wide, e.proxy(f"layers.{layer.index}.k.image.same", same)),
-            e.mul(swapped, e.proxy(f"layers.{layer.index}.k.image.crossed", crossed)),
-        )
-        rows = e.reshape(e.narrow(turned), [0, -1, head_dim])
-        return e.matmul(rows, self._context.table)
+        turned = e.narrow(e.add(e.mul(wide, same), e.mul(swapped, crossed)))
+        return e.matmul(e.reshape(turned, [0, -1, head_dim]), self._context.table)
 
-    def _per_head(self, layer: LayerParts, site: str) -> np.ndarray:
+    def _per_head(self, layer: LayerParts, site: Site, dtype: np.dtype[Any]) -> gs.Tensor:
         """The proxy [1,Hkv,1,head_dim]."""
-        vector = self._proxies.vector(layer.index, "k" if site == "k" else "v")
-        return vector.reshape(1, self._decoder.num_key_value_heads, 1, -1)
+        vector = self._proxies.vector(layer.index, site).astype(dtype)
+        heads = vector.reshape(1, self._decoder.num_key_value_heads, 1, -1)
+        return self._e.proxy(f"layers.{layer.index}.{site}.image", heads)
 
 
 def _count_the_past_without(elided: list[LayerParts], rows: Rows) -> None:

@@ -16,11 +16,14 @@ from p2p_export.proxies import ProxySet
 
 
 def lower_fused(
-    graph: gs.Graph, decoder: DecoderParts, modes: Mapping[int, Mode], proxies: ProxySet
+    graph: gs.Graph,
+    decoder: DecoderParts,
+    modes: Mapping[int, Mode],
+    proxies: ProxySet,
+    emitter: Emitter,
+    rows: Rows,
 ) -> None:
     """Rewrite `graph` in place so that planned layers compute no visual rows."""
-    emitter = Emitter(graph, decoder.dtype)
-    rows = Rows(emitter, decoder)
     write = LayerWriter(emitter, decoder, rows)
     proxy_layer = _FusedProxyLayer(emitter, rows, write, proxies)
     RegionWalk(

@@ -39,10 +39,16 @@ SITE_SCOPES: Mapping[Site, str] = {
 
 @dataclass(frozen=True)
 class Linear:
-    """`weight` is the [in,out] operand of the MatMul, `bias` the Add's, if there is one."""
+    """`weight` is the [in,out] operand of the MatMul, `bias` the Add's, if there is one.
+
+    `rows` [B,R,in] is what is multiplied, `output` [B,R,out] what comes out, bias included.
+    """
 
     weight: gs.Tensor
     bias: gs.Tensor | None
+    rows: gs.Tensor
+    output: gs.Tensor
+    in_features: int
     out_features: int
 
 
@@ -191,24 +197,28 @@ def _locate_linear(layer: int, scope: str, scopes: Mapping[str, list[gs.Node]]) 
     products = [node for node in scopes.get(scope, []) if node.op == "MatMul"]
     if len(products) != 1:
         raise RewriteError(f"layer {layer}: {len(products)} MatMul have the scope {scope}, not 1")
-    weight = products[0].inputs[1]
-    biases = [
-        tensor
-        for node in scopes[scope]
-        if node.op == "Add"
-        for tensor in node.inputs
-        if isinstance(tensor, gs.Constant)
-    ]
-    return Linear(weight, biases[0] if biases else None, _out_features(layer, products[0]))
+    rows, weight = products[0].inputs
+    additions = [node for node in scopes[scope] if node.op == "Add"]
+    biases = [t for node in additions for t in node.inputs if isinstance(t, gs.Constant)]
+    inside, outside = _features(layer, products[0])
+    return Linear(
+        weight=weight,
+        bias=biases[0] if biases else None,
+        rows=rows,
+        output=(additions[-1] if biases else products[0]).outputs[0],
+        in_features=inside,
+        out_features=outside,
+    )
 
 
-def _out_features(layer: int, product: gs.Node) -> int:
-    """Width of a MatMul's result, from its weight [in,out] or the Transpose of [out,in]."""
+def _features(layer: int, product: gs.Node) -> tuple[int, int]:
+    """Sizes in and out of a MatMul, from its weight [in,out] or the Transpose of [out,in]."""
     weight = product.inputs[1]
     if isinstance(weight, gs.Constant):
-        return int(weight.shape[-1])
+        return int(weight.shape[-2]), int(weight.shape[-1])
     if weight.inputs and weight.inputs[0].op == "Transpose":
-        return int(weight.inputs[0].inputs[0].shape[0])
+        stored = weight.inputs[0].inputs[0].shape
+        return int(stored[1]), int(stored[0])
     raise RewriteError(f"layer {layer}: {product.name} multiplies with something not a weight")
 
 

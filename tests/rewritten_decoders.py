@@ -48,9 +48,9 @@ class Exported:
     proxies: ProxySet
     folder: Path
 
-    def graph(self, modes: dict[int, str], lowering: Any) -> Path:
+    def graph(self, modes: dict[int, str], lowering: Any, layout: Any = "index") -> Path:
         name = "-".join(f"{i}{m}" for i, m in sorted(modes.items())) or "none"
-        path = self.folder / f"{lowering}-{name}.onnx"
+        path = self.folder / f"{lowering}-{layout}-{name}.onnx"
         if not path.exists():
             rewrite_decoder(
                 self.folder / "decoder.dense.onnx",
@@ -58,11 +58,14 @@ class Exported:
                 self.proxies,
                 path,
                 lowering=lowering,
+                layout=layout,
             )
         return path
 
-    def session(self, modes: dict[int, str], lowering: str, **options: Any) -> Any:
-        path = self.graph(modes, lowering)
+    def session(
+        self, modes: dict[int, str], lowering: str, layout: str = "index", **options: Any
+    ) -> Any:
+        path = self.graph(modes, lowering, layout)
         settings = onnxruntime.SessionOptions()
         settings.intra_op_num_threads = 1
         for key, value in options.items():
@@ -120,7 +123,12 @@ class Host:
         self.mask = np.concatenate([self.mask, part.attention_mask], axis=1)
         text = index(~part.visual & (part.attention_mask != 0))
         visual = index(part.visual)
-        self.text_mask = np.concatenate([self.text_mask, (text >= 0).astype(np.int64)], axis=1)
+        columns = np.flatnonzero(part.visual[0])
+        start, end = (columns[0], columns[-1] + 1) if columns.size else (0, 0)
+        text_mask = (text >= 0).astype(np.int64)
+        if "visual_start" in self.wanted:
+            text_mask = np.delete(part.attention_mask, np.s_[start:end], axis=1)
+        self.text_mask = np.concatenate([self.text_mask, text_mask], axis=1)
         rows = np.arange(len(visual))[:, None]
         positions = part.position_ids[..., rows, np.maximum(visual, 0)]
         places = np.where(visual < 0, 2**31 - 1, visual + past)
@@ -132,6 +140,8 @@ class Host:
             "position_ids": part.position_ids,
             "text_index": text,
             "visual_index": visual,
+            "visual_start": np.array(start, dtype=np.int64),
+            "visual_end": np.array(end, dtype=np.int64),
             "text_attention_mask": self.text_mask,
             "visual_position_ids": self.visual_positions,
             "visual_sequence_index": self.visual_places,
@@ -156,8 +166,14 @@ def relative_error(actual: list[np.ndarray], expected: list[np.ndarray]) -> floa
     )
 
 
-def check(exported: Exported, modes: dict[int, str], chunks: list[Chunk], lowering: str) -> None:
-    actual, host = run(exported.session(modes, lowering), exported.spec, chunks)
+def check(
+    exported: Exported,
+    modes: dict[int, str],
+    chunks: list[Chunk],
+    lowering: str,
+    layout: str = "index",
+) -> None:
+    actual, host = run(exported.session(modes, lowering, layout), exported.spec, chunks)
     expected, keys = hooked_logits(exported.model, modes, exported.proxies.tensors, chunks)
     assert relative_error(actual, expected) < TOLERANCE
     real = np.concatenate([part.attention_mask for part in chunks], axis=1) != 0

@@ -48,7 +48,7 @@ def names(folder: Path) -> list[str]:
 def test_a_bundle_holds_what_a_device_needs() -> None:
     manifest = Bundle.open(bundle("llava"), verify="sha256").manifest
     assert manifest.layers == MODES
-    assert (manifest.target, manifest.precision, manifest.lowering) == ("ort", "fp32", "fused")
+    assert (manifest.target, manifest.precision, manifest.lowering) == ("ort", "fp32", "elided")
     assert manifest.model.architecture == "llava"
     assert manifest.model.fingerprint == find_checkpoint(str(checkpoint("llava"))).fingerprint
     assert manifest.tokens.image == (3,)
@@ -228,7 +228,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
         lambda _: plan_for("llava"), {"precision": "int4"}, InputError, "fp32, fp16",
     ),
     "a lowering to come": (
-        lambda _: plan_for("llava"), {"lowering": "elided"}, InputError, "elided",
+        lambda _: plan_for("llava"), {"lowering": "literal"}, InputError, "literal",
     ),
     "a limit below one": (
         lambda _: plan_for("llava"), {"max_batch": 0}, InputError, "max_batch is 0",

@@ -98,3 +98,30 @@ def test_drawn_plans_masks_and_chunkings_equal_the_hooks(
     pieces = [rows] if cut == length else [[r[:cut] for r in rows], [r[cut:] for r in rows]]
     chunks = [chunk(exported.spec, piece, seed=i) for i, piece in enumerate(pieces)]
     check(exported, modes, [*chunks, chunk(exported.spec, ["t"] * batch, seed=8)], lowering)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_literal_reading_equals_the_hooks(exported: Exported, name: str) -> None:
+    spec = exported.spec
+    chunks = [
+        chunk(spec, ["ttvv", ".tvv"], seed=1),
+        chunk(spec, ["vvvt", "vvvv"], seed=2),
+        chunk(spec, ["t", "t"], seed=3),
+        chunk(spec, ["tvvt", "vvtt"], seed=4),
+    ]
+    check(exported, PLANS[name], chunks, "literal")
+
+
+@pytest.mark.parametrize("lowering", ["literal", "fused", "elided"])
+@pytest.mark.parametrize("name", PLANS)
+def test_layout_span_equals_the_hooks(exported: Exported, name: str, lowering: str) -> None:
+    """One block at the same place of every row: in the middle, first, last, absent, padded."""
+    spec = exported.spec
+    chunks = [
+        chunk(spec, ["..tvvvt", "tttvvvt"], seed=1),
+        chunk(spec, ["t", "t"], seed=2),
+        chunk(spec, ["vvtt", "vvtt"], seed=3),
+        chunk(spec, ["tvvv", "tvvv"], seed=4),
+        chunk(spec, ["t", "t"], seed=5),
+    ]
+    check(exported, PLANS[name], chunks, lowering, "span")

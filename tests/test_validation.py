@@ -233,7 +233,7 @@ def test_the_answers_alone_would_have_told(folder: Path, fault: str) -> None:
     """The structural checks are not what the goldens hide behind."""
     FAULTS[fault][0](folder)
     sign(folder)
-    assert "goldens decoder.onnx prefill" in failed(validate_bundle(folder))
+    assert any(name.startswith("goldens") for name in failed(validate_bundle(folder)))
 
 
 def test_a_flipped_byte_fails_by_its_checksum_alone(folder: Path) -> None:
