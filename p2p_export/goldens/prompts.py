@@ -39,7 +39,7 @@ def random_prompts(model: Any, family: Family) -> list[GoldenPrompt]:
         # One character a row: t is text, v visual.
         ["ttvvvvttttt", "tttttttvvvv"],
         ["tttvvvv"],
-        ["tvvvt", "tvvvt"],
+        ["tvvvvt", "tvvvvt"],
         ["ttttt"],
     ]
     return [_random_prompt(texts, spec, scale, generator) for texts in rows]
