@@ -50,10 +50,8 @@ class ElidedContext:
     def table(self) -> gs.Tensor:
         """[cos|sin] of the visual positions, [B,head_dim,V]."""
         with self._e.scope("elided"):
-            e, half = self._e, self._decoder.head_dim // 2
-            cos, sin = self._rotary()
-            both = e.concat([e.slice(cos, 0, half, axis=2), e.slice(sin, 0, half, axis=2)], axis=2)
-            return e.transpose(e.narrow(both), (0, 2, 1))
+            both = self._e.concat(self._rotary_halves(), axis=2)
+            return self._e.transpose(self._e.narrow(both), (0, 2, 1))
 
     @cached_property
     def text_columns(self) -> gs.Tensor:
@@ -107,12 +105,21 @@ class ElidedContext:
             merged_scores=e.concat([self._rows.batch, heads, merged, any_width], axis=0),
         )
 
-    def _rotary(self) -> tuple[gs.Tensor, gs.Tensor]:
-        """The graph's own cos and sin, [B,V,head_dim], at the visual positions."""
+    def _rotary_halves(self) -> list[gs.Tensor]:
+        """The graph's own cos and sin at the visual positions, the first half of each: [B,V,hd/2].
+
+        The second half repeats the first; where the graph joins the two before it takes the cosine,
+        one is enough.
+        """
+        e, half = self._e, self._decoder.head_dim // 2
         of: dict[int, gs.Tensor] = {id(self._decoder.position_ids): self.positions}
+        halved = False
         for node in self._decoder.rotary_nodes:
             inputs = [of.get(id(tensor), tensor) for tensor in node.inputs]
-            of[id(node.outputs[0])] = self._e.op(
-                node.op, *inputs, dtype=node.outputs[0].dtype, **node.attrs
-            )
-        return of[id(self._decoder.cos)], of[id(self._decoder.sin)]
+            if node.op == "Concat" and len(inputs) == 2 and inputs[0] is inputs[1]:
+                of[id(node.outputs[0])], halved = inputs[0], True
+                continue
+            output = node.outputs[0]
+            of[id(output)] = e.op(node.op, *inputs, dtype=output.dtype, **node.attrs)
+        both = [of[id(self._decoder.cos)], of[id(self._decoder.sin)]]
+        return both if halved else [e.slice(one, 0, half, axis=2) for one in both]
