@@ -8,7 +8,7 @@ No golden holds padding: what a graph writes for rows that nobody reads is its o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,17 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from p2p_export.bindings import (
-    ATTENTION_MASK,
     INPUTS_EMBEDS,
     LOGITS,
     POSITION_IDS,
-    TEXT_INDEX,
-    VISUAL_INDEX,
     past_name,
     present_name,
 )
 from p2p_export.engines import polygraphy_json
-from p2p_export.engines.row_index import row_indices
+from p2p_export.engines.context import NOWHERE, Context
+from p2p_export.engines.row_layouts import ROW_LAYOUTS, CallRows
 from p2p_export.errors import BundleError
 from p2p_export.manifest import DECODER_FILE, DENSE_FILE, GOLDEN_FOLDER, VISION_FILE
 
@@ -48,19 +46,34 @@ class GoldenPrompt:
     position_ids: npt.NDArray[np.int64]
     visual_mask: npt.NDArray[np.bool_]
 
+    def rows(self, layout: str) -> CallRows:
+        """Its streams as a graph of `layout` wants them; `LayoutError` when it cannot say them."""
+        ones = np.ones(self.visual_mask.shape, dtype=np.int64)
+        return ROW_LAYOUTS[layout](self.visual_mask, ones)
+
 
 @dataclass(frozen=True)
 class ReferenceCall:
-    """One call of the reference: its rows, the cache before it, and what came out.
+    """One call of the reference: its rows, context and cache before it, and what came out.
 
     `cache_before` and `cache_after` list key and value of each layer in turn, [B,Hkv,P,head_dim];
     `logits` [B,vocab] float32 are of the last position.
     """
 
     prompt: GoldenPrompt
+    before: Context
     cache_before: Sequence[FloatArray]
     cache_after: Sequence[FloatArray]
     logits: FloatArray
+
+    @property
+    def after(self) -> Context:
+        """The context with this call's rows."""
+        return self.before.with_rows(
+            np.ones(self.prompt.visual_mask.shape, dtype=np.int64),
+            self.prompt.position_ids,
+            self.prompt.rows("index"),
+        )
 
 
 @dataclass(frozen=True)
@@ -72,24 +85,44 @@ class GoldenCase:
 
 
 def golden_case(
-    call: ReferenceCall, input_names: frozenset[str], dtype: np.dtype[Any]
+    call: ReferenceCall,
+    input_names: frozenset[str],
+    dtype: np.dtype[Any],
+    *,
+    layout: str = "index",
+    elided_layers: Collection[int] = (),
 ) -> GoldenCase:
-    """The call as a graph with `input_names` takes it, floating-point inputs in `dtype`."""
-    prompt = call.prompt
-    batch, length = prompt.visual_mask.shape
-    past = call.cache_before[0].shape[2]
-    ones = np.ones((batch, length), dtype=np.int64)
-    text_index, visual_index = row_indices(prompt.visual_mask, ones)
+    """The call as a graph with `input_names` takes it, floating-point inputs in `dtype`.
+
+    `elided_layers` cache text tokens alone. Raises ValueError when rows of the batch have unequal
+    numbers of them: such a cache holds padding.
+    """
+    prompt, after = call.prompt, call.after
     inputs: dict[str, FloatArray] = {
         INPUTS_EMBEDS: prompt.inputs_embeds.astype(dtype),
-        ATTENTION_MASK: np.ones((batch, past + length), dtype=np.int64),
         POSITION_IDS: prompt.position_ids,
-        **_named(call.cache_before, past_name, dtype),
-        TEXT_INDEX: text_index,
-        VISUAL_INDEX: visual_index,
+        **prompt.rows(layout).feeds,
+        **after.feeds(),
+        **_named(_held(call.cache_before, call.before, elided_layers), past_name, dtype),
     }
-    outputs = {LOGITS: call.logits, **_named(call.cache_after, present_name, dtype)}
+    held = _held(call.cache_after, after, elided_layers)
+    outputs = {LOGITS: call.logits, **_named(held, present_name, dtype)}
     return GoldenCase({name: inputs[name] for name in inputs if name in input_names}, outputs)
+
+
+def _held(
+    cache: Sequence[FloatArray], context: Context, elided_layers: Collection[int]
+) -> list[FloatArray]:
+    """Of a cache of all tokens what a graph's cache holds."""
+    text = np.ones(context.attention_mask.shape, dtype=np.bool_)
+    for row, places in enumerate(context.visual_sequence_index):
+        text[row, places[places != NOWHERE]] = False
+    return [
+        np.stack([row[:, kept] for row, kept in zip(array, text, strict=True)])
+        if i // 2 in elided_layers
+        else array
+        for i, array in enumerate(cache)
+    ]
 
 
 def save_goldens(folder: Path, graph: str, phase: Phase, cases: Sequence[GoldenCase]) -> None:

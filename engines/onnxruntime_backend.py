@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,6 +108,12 @@ class OrtCache:
     @property
     def nbytes(self) -> int:
         return sum(int(np.prod(value.shape())) * self.itemsize for value in self.values)
+
+    def with_layers_of(self, earlier: OrtCache, layers: Collection[int]) -> OrtCache:
+        values = [
+            earlier.values[i] if i // 2 in layers else value for i, value in enumerate(self.values)
+        ]
+        return OrtCache(tuple(values), self.itemsize)
 
     def arrays(self) -> list[npt.NDArray[Any]]:
         """The cache as NumPy arrays, copied from the device where it lies on one."""

@@ -80,7 +80,7 @@ def check_continues(request: Request, state: State | None, graph: str, limits: L
                 f"the state holds {state.batch} batch rows and this call has {request.batch}; "
                 "continue all rows of the batch together"
             )
-        past, visual = state.length, visual + state.visual_tokens
+        past, visual = state.length, visual + state.context.visual_tokens
     for what, asked, limit in (
         ("batch rows", request.batch, limits.max_batch),
         ("tokens of context", past + request.length, limits.max_context),

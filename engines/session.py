@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from p2p_export.bindings import (
-    ATTENTION_MASK,
     INPUTS_EMBEDS,
     POSITION_IDS,
-    TEXT_INDEX,
-    VISUAL_INDEX,
 )
 from p2p_export.bundle import Bundle
 from p2p_export.engines.backend import DecoderBackend
+from p2p_export.engines.context import Context
 from p2p_export.engines.onnxruntime_backend import CPU, OnnxRuntimeDecoder, OnnxRuntimeOptions
 from p2p_export.engines.request import Request, check_continues, make_request
-from p2p_export.engines.row_index import row_indices
+from p2p_export.engines.row_layouts import ROW_LAYOUTS
 from p2p_export.engines.state import State
 from p2p_export.errors import BundleError, InputError
 from p2p_export.manifest import DECODER_FILE, DENSE_FILE, Manifest
@@ -62,7 +60,13 @@ def start(bundle: Bundle, options: OnnxRuntimeOptions, *, dense: bool = False) -
             f"the bundle {bundle.folder} holds no dense decoder; export without --no-dense"
         )
     decoder = OnnxRuntimeDecoder(bundle.path(name), bundle.manifest.decoder, options)
-    return Session(bundle.manifest, decoder, graph=bundle.manifest.files[name].sha256)
+    manifest = bundle.manifest
+    return Session(
+        manifest,
+        decoder,
+        graph=manifest.files[name].sha256,
+        elided_layers=() if dense else manifest.elided_layers,
+    )
 
 
 def check_backend(backend: str) -> None:
@@ -78,13 +82,23 @@ def check_backend(backend: str) -> None:
 class Session:
     """One decoder of a bundle. A call changes nothing in it: the context lives in the `State`.
 
-    Hand each state to one call; a backend may continue its cache in place.
+    Hand each state to one call; a backend may continue its cache in place. `elided_layers` are
+    those whose cache holds text tokens alone.
     """
 
-    def __init__(self, manifest: Manifest, decoder: DecoderBackend, *, graph: str) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        decoder: DecoderBackend,
+        *,
+        graph: str,
+        elided_layers: Collection[int] = (),
+    ) -> None:
         self.manifest = manifest
         self._decoder = decoder
         self._graph = graph
+        self._elided_layers = frozenset(elided_layers)
+        self._rows_of = ROW_LAYOUTS[manifest.layout]
 
     def prefill(
         self,
@@ -136,24 +150,22 @@ class Session:
         return self.prefill(inputs_embeds, position_ids, text, state=state)
 
     def _run(self, request: Request, state: State | None) -> tuple[Logits, State]:
-        mask, visual = request.attention_mask, request.visual_mask.sum(axis=1)
-        if state is not None:
-            mask = np.concatenate([state.attention_mask, mask], axis=1)
-            visual = visual + state.visual_tokens
-        cache = self._decoder.empty_cache(request.batch) if state is None else state.cache
-        logits, cache = self._decoder.run(self._feeds(request, mask), cache)
-        return logits, State(cache, mask, visual.astype(np.int64), self._graph)
-
-    def _feeds(
-        self, request: Request, attention_mask: npt.NDArray[np.int64]
-    ) -> dict[str, npt.NDArray[Any]]:
-        """What the graph reads of this call: `attention_mask` covers the whole context."""
-        text_index, visual_index = row_indices(request.visual_mask, request.attention_mask)
-        every = {
+        if state is None:
+            cache: Any = self._decoder.empty_cache(request.batch)
+            before = Context.empty(request.batch, self.manifest.decoder.position_axes)
+        else:
+            cache, before = state.cache, state.context
+        rows = self._rows_of(request.visual_mask, request.attention_mask)
+        context = before.with_rows(request.attention_mask, request.position_ids, rows)
+        feeds = {
             INPUTS_EMBEDS: request.inputs_embeds,
-            ATTENTION_MASK: attention_mask,
             POSITION_IDS: request.position_ids,
-            TEXT_INDEX: text_index,
-            VISUAL_INDEX: visual_index,
+            **rows.feeds,
+            **context.feeds(),
         }
-        return {name: every[name] for name in every if name in self._decoder.input_names}
+        wanted = self._decoder.input_names
+        logits, after = self._decoder.run({n: feeds[n] for n in feeds if n in wanted}, cache)
+        if not rows.text_mask.any():  # what this call added to text is padding
+            context = context.with_text_mask(before.text_mask)
+            after = after.with_layers_of(cache, self._elided_layers)
+        return logits, State(after, context, self._graph)

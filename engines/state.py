@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
+from p2p_export.engines.context import Context
 
 
 class Cache(Protocol):
@@ -17,29 +17,30 @@ class Cache(Protocol):
         """Bytes of keys and values held."""
         ...
 
+    def with_layers_of(self, earlier: Any, layers: Collection[int]) -> Cache:
+        """This cache, with `layers` as they were in `earlier`, a cache of the same kind."""
+        ...
+
 
 @dataclass(frozen=True)
 class State:
     """The context so far, of the rows of one batch; returned by a call and handed to the next.
 
-    `attention_mask` [B,P] int64 covers the whole context in order, 0 = padding. `visual_tokens`
-    [B] counts the visual tokens of each row. `graph` names the graph that made the cache: no
-    other may continue it.
+    `graph` names the graph that made the cache: no other may continue it.
     """
 
     cache: Cache
-    attention_mask: npt.NDArray[np.int64]
-    visual_tokens: npt.NDArray[np.int64]
+    context: Context
     graph: str
 
     @property
     def batch(self) -> int:
-        return int(self.attention_mask.shape[0])
+        return int(self.context.attention_mask.shape[0])
 
     @property
     def length(self) -> int:
         """Positions in the context, padding included."""
-        return int(self.attention_mask.shape[1])
+        return self.context.length
 
     @property
     def nbytes(self) -> int:

@@ -71,8 +71,11 @@ class Emitter:
 
     def vector(self, name: str, values: npt.NDArray[Any]) -> gs.Constant:
         """A proxy vector [C] as an initializer `proxy.{name}` of shape [1,1,C]."""
-        array = values.astype(self.dtype).reshape(1, 1, -1)
-        return gs.Constant(f"{CONSTANT_PREFIX}{name}", np.ascontiguousarray(array))
+        return self.proxy(name, values.astype(self.dtype).reshape(1, 1, -1))
+
+    def proxy(self, name: str, values: npt.NDArray[Any]) -> gs.Constant:
+        """What was made of a proxy, as an initializer `proxy.{name}`."""
+        return gs.Constant(f"{CONSTANT_PREFIX}{name}", np.ascontiguousarray(values))
 
     def wide(self, tensor: gs.Tensor) -> gs.Tensor:
         return self._cast(tensor, FLOAT32)
@@ -105,15 +108,13 @@ class Emitter:
         wanted = shape if isinstance(shape, gs.Tensor) else self.constant(list(shape))
         return self.op("Reshape", tensor, wanted)
 
-    def slice(self, tensor: gs.Tensor, start: int, end: int | None, axis: int) -> gs.Tensor:
-        stop = np.iinfo(np.int64).max if end is None else end
-        return self.op(
-            "Slice",
-            tensor,
-            self.constant([start]),
-            self.constant([stop]),
-            self.constant([axis]),
-        )
+    def slice(
+        self, tensor: gs.Tensor, start: int | gs.Tensor, end: int | gs.Tensor | None, axis: int
+    ) -> gs.Tensor:
+        """Bounds as numbers or as [1] tensors; `end` None is the end of the axis."""
+        bounds = (start, np.iinfo(np.int64).max if end is None else end)
+        first, stop = (b if isinstance(b, gs.Tensor) else self.constant([b]) for b in bounds)
+        return self.op("Slice", tensor, first, stop, self.constant([axis]))
 
     def dimension(self, tensor: gs.Tensor, axis: int) -> gs.Tensor:
         """[1] int64: the size of one axis."""

@@ -18,6 +18,7 @@ from p2p_export.bindings import (
     ATTENTION_MASK,
     INPUTS_EMBEDS,
     LOGITS,
+    POSITION_IDS,
     past_name,
     present_name,
 )
@@ -38,10 +39,16 @@ SITE_SCOPES: Mapping[Site, str] = {
 
 @dataclass(frozen=True)
 class Linear:
-    """`weight` is the [in,out] operand of the MatMul, `bias` the Add's, if there is one."""
+    """`weight` is the [in,out] operand of the MatMul, `bias` the Add's, if there is one.
+
+    `rows` [B,R,in] is what is multiplied, `output` [B,R,out] what comes out, bias included.
+    """
 
     weight: gs.Tensor
     bias: gs.Tensor | None
+    rows: gs.Tensor
+    output: gs.Tensor
+    in_features: int
     out_features: int
 
 
@@ -70,10 +77,15 @@ class LayerParts:
 
 @dataclass(frozen=True)
 class DecoderParts:
-    """A decoder graph, located. `cos` and `sin` are [B,S,head_dim] float32."""
+    """A decoder graph, located.
+
+    `cos` and `sin` are [B,S,head_dim] float32, computed from `position_ids` by `rotary_nodes`.
+    """
 
     inputs_embeds: gs.Tensor
     attention_mask: gs.Tensor
+    position_ids: gs.Tensor
+    rotary_nodes: tuple[gs.Node, ...]
     cos: gs.Tensor
     sin: gs.Tensor
     layers: tuple[LayerParts, ...]
@@ -82,6 +94,11 @@ class DecoderParts:
     head_dim: int
     num_key_value_heads: int
     num_attention_heads: int
+
+    @property
+    def grouped(self) -> bool:
+        """Whether several query heads share a key/value head."""
+        return self.num_attention_heads > self.num_key_value_heads
 
     def site_size(self, layer: int, site: Site) -> int:
         return self.layers[layer].linears[site].out_features
@@ -104,7 +121,7 @@ def locate_decoder(graph: gs.Graph) -> DecoderParts:
         )
     inputs = {tensor.name: tensor for tensor in graph.inputs}
     outputs = {tensor.name for tensor in graph.outputs}
-    for name in (INPUTS_EMBEDS, ATTENTION_MASK):
+    for name in (INPUTS_EMBEDS, ATTENTION_MASK, POSITION_IDS):
         if name not in inputs:
             raise RewriteError(f"the graph has no input {name}; export the decoder with p2p-export")
     if LOGITS not in outputs:
@@ -122,6 +139,8 @@ def locate_decoder(graph: gs.Graph) -> DecoderParts:
     return DecoderParts(
         inputs_embeds=inputs[INPUTS_EMBEDS],
         attention_mask=inputs[ATTENTION_MASK],
+        position_ids=inputs[POSITION_IDS],
+        rotary_nodes=tuple(scopes["rotary_emb"]),
         cos=_rotary_output(scopes["rotary_emb"], "Cos"),
         sin=_rotary_output(scopes["rotary_emb"], "Sin"),
         layers=layers,
@@ -178,24 +197,28 @@ def _locate_linear(layer: int, scope: str, scopes: Mapping[str, list[gs.Node]]) 
     products = [node for node in scopes.get(scope, []) if node.op == "MatMul"]
     if len(products) != 1:
         raise RewriteError(f"layer {layer}: {len(products)} MatMul have the scope {scope}, not 1")
-    weight = products[0].inputs[1]
-    biases = [
-        tensor
-        for node in scopes[scope]
-        if node.op == "Add"
-        for tensor in node.inputs
-        if isinstance(tensor, gs.Constant)
-    ]
-    return Linear(weight, biases[0] if biases else None, _out_features(layer, products[0]))
+    rows, weight = products[0].inputs
+    additions = [node for node in scopes[scope] if node.op == "Add"]
+    biases = [t for node in additions for t in node.inputs if isinstance(t, gs.Constant)]
+    inside, outside = _features(layer, products[0])
+    return Linear(
+        weight=weight,
+        bias=biases[0] if biases else None,
+        rows=rows,
+        output=(additions[-1] if biases else products[0]).outputs[0],
+        in_features=inside,
+        out_features=outside,
+    )
 
 
-def _out_features(layer: int, product: gs.Node) -> int:
-    """Width of a MatMul's result, from its weight [in,out] or the Transpose of [out,in]."""
+def _features(layer: int, product: gs.Node) -> tuple[int, int]:
+    """Sizes in and out of a MatMul, from its weight [in,out] or the Transpose of [out,in]."""
     weight = product.inputs[1]
     if isinstance(weight, gs.Constant):
-        return int(weight.shape[-1])
+        return int(weight.shape[-2]), int(weight.shape[-1])
     if weight.inputs and weight.inputs[0].op == "Transpose":
-        return int(weight.inputs[0].inputs[0].shape[0])
+        stored = weight.inputs[0].inputs[0].shape
+        return int(stored[1]), int(stored[0])
     raise RewriteError(f"layer {layer}: {product.name} multiplies with something not a weight")
 
 

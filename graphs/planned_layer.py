@@ -9,6 +9,8 @@ from p2p_export.graphs.locate import SITE_SCOPES, DecoderParts, LayerParts, Norm
 from p2p_export.graphs.rows import Queries, Rows
 from p2p_export.proxies import Site
 
+KEY_VALUE: tuple[Site, Site] = ("k", "v")
+
 
 class LayerWriter:
     """The computations of a layer, each on the rows it is given."""
@@ -34,20 +36,25 @@ class LayerWriter:
 
         Keys come without RoPE; it is applied here, at every row's own position.
         """
-        cos, sin = self._rows.rotary
+        self.append(layer, key, value, *self._rows.rotary)
+
+    def append(
+        self,
+        layer: LayerParts,
+        key: gs.Tensor,
+        value: gs.Tensor,
+        cos: gs.Tensor,
+        sin: gs.Tensor,
+    ) -> None:
+        """As `cache`, of any rows [B,R,Hkv*head_dim] with their `cos` and `sin`."""
         rotated = self.rotate(self.heads(key), cos, sin)
         self._append(layer.past[0], rotated, layer.present[0])
         self._append(layer.past[1], self.heads(value), layer.present[1])
 
     def attention(self, layer: LayerParts, normed: gs.Tensor, queries: Queries) -> gs.Tensor:
         """Attention of the query rows `normed` [B,R,D] over the layer's cache, projected."""
-        e, decoder = self._e, self._decoder
-        kv_heads, head_dim = decoder.num_key_value_heads, decoder.head_dim
-        grouped = decoder.num_attention_heads > kv_heads
-        query = self.rotate(self.heads(self.linear(layer, "q", normed)), queries.cos, queries.sin)
-        query = e.mul(query, e.constant(head_dim**-0.5, e.dtype))
-        if grouped:
-            query = e.reshape(query, [0, kv_heads, -1, head_dim])
+        e, grouped = self._e, self._decoder.grouped
+        query = self.query(layer, normed, queries)
         scores = e.matmul(query, e.transpose(layer.present[0], (0, 1, 3, 2)))
         scores = e.wide(scores)
         if grouped:
@@ -56,11 +63,27 @@ class LayerWriter:
         weights = e.narrow(weights)
         if grouped:
             weights = e.reshape(weights, queries.merged_scores)
-        mixed = e.matmul(weights, layer.present[1])
-        if grouped:
-            mixed = e.reshape(mixed, [0, decoder.num_attention_heads, -1, head_dim])
+        return self.output(layer, e.matmul(weights, layer.present[1]))
+
+    def query(self, layer: LayerParts, normed: gs.Tensor, queries: Queries) -> gs.Tensor:
+        """Queries rotated and scaled, those of a key/value group side by side.
+
+        [B,R,D] -> [B,Hkv,groups*R,head_dim]
+        """
+        e, decoder = self._e, self._decoder
+        query = self.rotate(self.heads(self.linear(layer, "q", normed)), queries.cos, queries.sin)
+        query = e.mul(query, e.constant(decoder.head_dim**-0.5, e.dtype))
+        if decoder.grouped:
+            query = e.reshape(query, [0, decoder.num_key_value_heads, -1, decoder.head_dim])
+        return query
+
+    def output(self, layer: LayerParts, mixed: gs.Tensor) -> gs.Tensor:
+        """[B,Hkv,groups*R,head_dim] -> [B,R,D] through the output projection."""
+        e, decoder = self._e, self._decoder
+        if decoder.grouped:
+            mixed = e.reshape(mixed, [0, decoder.num_attention_heads, -1, decoder.head_dim])
         mixed = e.transpose(mixed, (0, 2, 1, 3))
-        mixed = e.reshape(mixed, [0, 0, decoder.num_attention_heads * head_dim])
+        mixed = e.reshape(mixed, [0, 0, decoder.num_attention_heads * decoder.head_dim])
         return self.linear(layer, "o", mixed)
 
     def mlp(self, layer: LayerParts, hidden: gs.Tensor) -> gs.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,13 +15,26 @@ import onnx_graphsurgeon as gs
 
 from p2p_export.atomic_file import write_atomically
 from p2p_export.errors import InputError, PlanError, RewriteError
+from p2p_export.graphs.elided import lower_elided
+from p2p_export.graphs.emit import Emitter
 from p2p_export.graphs.fused import lower_fused
+from p2p_export.graphs.index_rows import IndexRows
+from p2p_export.graphs.literal import lower_literal
 from p2p_export.graphs.locate import DecoderParts, locate_decoder
+from p2p_export.graphs.rows import Rows
+from p2p_export.graphs.span_rows import SpanRows
 from p2p_export.plan import Plan
 from p2p_export.proxies import SITES_NEEDED, ProxySet, tensor_name
 
-Lowering = Literal["fused"]
-Layout = Literal["index"]
+Lowering = Literal["literal", "fused", "elided"]
+Layout = Literal["index", "span"]
+
+LOWERINGS: Mapping[Lowering, Callable[..., None]] = {
+    "literal": lower_literal,
+    "fused": lower_fused,
+    "elided": lower_elided,
+}
+LAYOUTS: Mapping[Layout, type[Rows]] = {"index": IndexRows, "span": SpanRows}
 
 
 @dataclass(frozen=True)
@@ -46,7 +60,7 @@ def rewrite_decoder(
     proxies: ProxySet,
     output: Path,
     *,
-    lowering: Lowering = "fused",
+    lowering: Lowering = "elided",
     layout: Layout = "index",
 ) -> RewriteReport:
     """Write to `output` the decoder of `dense` with the plan's layers rewritten.
@@ -56,6 +70,7 @@ def rewrite_decoder(
     Raises `PlanError` when plan or proxies do not fit the graph, `RewriteError` when the graph is
     not a decoder we can rewrite.
     """
+    plan.check_layout(layout)
     started = time.perf_counter()
     model = _load(dense)
     nodes_before = len(model.graph.node)
@@ -63,7 +78,9 @@ def rewrite_decoder(
         graph = gs.import_onnx(model)
         decoder = locate_decoder(graph)
         check_plan_fits(plan, proxies, decoder)
-        lower_fused(graph, decoder, plan.layers, proxies)
+        emitter = Emitter(graph, decoder.dtype)
+        rows = LAYOUTS[layout](emitter, decoder)
+        LOWERINGS[lowering](graph, decoder, plan.layers, proxies, emitter, rows)
         graph.cleanup(remove_unused_graph_inputs=False).toposort()
         rewritten = gs.export_onnx(graph)
         rewritten.producer_name = model.producer_name

@@ -9,6 +9,11 @@ ATTENTION_MASK = "attention_mask"
 POSITION_IDS = "position_ids"
 TEXT_INDEX = "text_index"
 VISUAL_INDEX = "visual_index"
+VISUAL_START = "visual_start"
+VISUAL_END = "visual_end"
+TEXT_ATTENTION_MASK = "text_attention_mask"
+VISUAL_POSITION_IDS = "visual_position_ids"
+VISUAL_SEQUENCE_INDEX = "visual_sequence_index"
 LOGITS = "logits"
 
 _CACHE = re.compile(r"^(past_key_values|present)\.(\d+)\.(key|value)$")

@@ -44,7 +44,7 @@ def export_bundle(
     target: str = "ort",
     model: str | None = None,
     precision: str | None = None,
-    lowering: str = "fused",
+    lowering: str = "elided",
     layout: str = "index",
     only: Literal["decoder"] | None = None,
     dense: bool = True,
@@ -75,6 +75,7 @@ def export_bundle(
         dense=dense,
         limits=Limits(max_context, max_batch, max_visual_tokens),
     )
+    plan.check_layout(layout)
     output = Path(output).absolute()
     check_output(output, force=force)
     checkpoint = find_checkpoint(model or plan.model.id, trust_remote_code=trust_remote_code)
@@ -208,6 +209,8 @@ class _Export:
             self.plan,
             self.proxies,
             self.options.precision,
+            self.options.lowering,
+            self.options.layout,
             self.vision,
             self.trust_remote_code,
         )

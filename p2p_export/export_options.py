@@ -14,8 +14,8 @@ Precision = Literal["fp32", "fp16"]
 TARGETS = ("ort",)
 TARGETS_TO_COME = ("trt", "trt-rtx")
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16")
-LOWERINGS = ("fused",)
-LAYOUTS = ("index",)
+LOWERINGS = ("elided", "fused", "literal")
+LAYOUTS = ("index", "span")
 DEFAULT_PRECISION: Mapping[str, Precision] = {"ort": "fp32"}
 
 

@@ -242,6 +242,13 @@ class Manifest:
         """Whether the bundle holds the dense decoder beside the pruned one."""
         return DENSE_FILE in self.graphs
 
+    @property
+    def elided_layers(self) -> tuple[int, ...]:
+        """Layers of the pruned decoder whose cache holds text tokens alone."""
+        if self.lowering != "elided":
+            return ()
+        return tuple(layer for layer, mode in self.layers.items() if mode == "proxy")
+
     @classmethod
     def from_dict(cls, document: Any, *, where: str = MANIFEST_FILE) -> Manifest:
         """Build a manifest from parsed JSON; raise `BundleError` naming the field at fault."""

@@ -151,6 +151,14 @@ class Plan:
                 f"{num_hidden_layers - 1}; correct `layers` in the plan"
             )
 
+    def check_layout(self, layout: str) -> None:
+        """Raise `PlanError` when `layout` cannot say which rows the plan calls visual."""
+        if layout == "span" and self.newline == "text":
+            raise PlanError(
+                "the plan counts newline rows as text, which lie amid the visual ones, and layout "
+                "`span` knows one block only; use --layout index"
+            )
+
     @classmethod
     def from_dict(cls, document: Any, *, where: str = "plan") -> Plan:
         """Build a plan from parsed JSON; raise `PlanError` naming the field that is wrong."""

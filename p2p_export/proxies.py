@@ -31,6 +31,12 @@ SITES_NEEDED: Mapping[str, tuple[Site, ...]] = {
     "proxy": ("k", "v", "o", "down"),
     "frozen": ("o", "down"),
 }
+# Which sites' outputs a mode replaces, as the method says it.
+SITES_REPLACED: Mapping[str, tuple[Site, ...]] = {
+    "dense": (),
+    "proxy": SITES,
+    "frozen": ("q", "o", "gate", "up", "down"),
+}
 
 
 def tensor_name(layer: int, site: Site, stream: Stream = "image", part: str = "") -> str:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from exported_bundles import bundle, change_manifest, copy_of
+from exported_bundles import LAYERS, MODES, bundle, change_manifest, copy_of
 
 from p2p_export.engines.benchmark import bench_bundle
 from p2p_export.errors import InputError
@@ -18,9 +18,11 @@ def test_a_report_holds_figures_and_protocol(family: str) -> None:
         bundle(family), visual_tokens=9, text_tokens=5, batch=2, repeats=3, threads=1
     )
     assert report.dense is not None
-    per_token = 2 * 4 * {"llava": 4 * 16, "qwen2_5_vl": 2 * 12}[family] * 4
+    layer_token = 2 * {"llava": 4 * 16, "qwen2_5_vl": 2 * 12}[family] * 4
+    elided = sum(mode == "proxy" for mode in MODES.values())
+    assert report.dense.kv_bytes == 2 * 14 * LAYERS * layer_token
+    assert report.pruned.kv_bytes == 2 * (14 * LAYERS - 9 * elided) * layer_token
     for decoder in (report.pruned, report.dense):
-        assert decoder.kv_bytes == 2 * 14 * per_token
         for timing in (decoder.prefill, decoder.decode):
             assert timing.repeats == 3
             assert 0 < timing.fastest_ms <= timing.lower_quartile_ms <= timing.median_ms

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def names(folder: Path) -> list[str]:
 def test_a_bundle_holds_what_a_device_needs() -> None:
     manifest = Bundle.open(bundle("llava"), verify="sha256").manifest
     assert manifest.layers == MODES
-    assert (manifest.target, manifest.precision, manifest.lowering) == ("ort", "fp32", "fused")
+    assert (manifest.target, manifest.precision, manifest.lowering) == ("ort", "fp32", "elided")
     assert manifest.model.architecture == "llava"
     assert manifest.model.fingerprint == find_checkpoint(str(checkpoint("llava"))).fingerprint
     assert manifest.tokens.image == (3,)
@@ -183,6 +184,32 @@ def test_bundles_of_other_plans_validate(tmp_path: Path, name: str) -> None:
     )
 
 
+@pytest.mark.usefixtures("copied_export")
+@pytest.mark.parametrize(
+    ("lowering", "layout"), [("literal", "index"), ("fused", "span"), ("elided", "span")]
+)
+def test_bundles_of_other_lowerings_and_layouts_validate(
+    tmp_path: Path, lowering: str, layout: str
+) -> None:
+    manifest = export_bundle(
+        plan_for("llava"), tmp_path / "b", lowering=lowering, layout=layout, only="decoder"
+    )
+    names = {binding.name for binding in manifest.graphs["decoder.onnx"].inputs}
+    assert ("visual_start" in names) == (layout == "span")
+    assert ("visual_sequence_index" in names) == (lowering == "elided")
+    two_images = np.array([[False, True, False, True, False]])
+    embeds = np.ones((1, 5, manifest.decoder.hidden_size), np.float32)
+    refused = pytest.raises(InputError, match="--layout index")
+    with refused if layout == "span" else nullcontext():
+        open_bundle(tmp_path / "b").prefill(embeds, np.arange(5)[None], two_images)
+
+
+def test_layout_span_is_refused_where_newline_rows_count_as_text(tmp_path: Path) -> None:
+    plan = replace(plan_for("llava"), newline="text")
+    with pytest.raises(PlanError, match="--layout index"):
+        export_bundle(plan, tmp_path / "b", layout="span")
+
+
 def with_model(plan: Plan, **changed: Any) -> Plan:
     return replace(plan, model=replace(plan.model, **changed))
 
@@ -227,8 +254,8 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
     "an unknown precision": (
         lambda _: plan_for("llava"), {"precision": "int4"}, InputError, "fp32, fp16",
     ),
-    "a lowering to come": (
-        lambda _: plan_for("llava"), {"lowering": "elided"}, InputError, "elided",
+    "an unknown lowering": (
+        lambda _: plan_for("llava"), {"lowering": "fussed"}, InputError, "fused",
     ),
     "a limit below one": (
         lambda _: plan_for("llava"), {"max_batch": 0}, InputError, "max_batch is 0",

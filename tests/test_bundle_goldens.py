@@ -54,7 +54,7 @@ def test_the_reference_is_the_hooked_model(name: str) -> None:
 def test_the_prompts_put_images_where_mistakes_show(name: str) -> None:
     asked = reference(name)
     masks = [prompt.visual_mask for prompt in random_prompts(asked.model, asked.family)]
-    assert any(len(set(mask.sum(axis=1).tolist())) > 1 for mask in masks), "rows that differ"
+    assert any((mask != mask[:1]).any() for mask in masks), "rows that differ"
     assert any(mask[:, -1].any() for mask in masks), "a visual row that decides"
     assert any(not mask.any() for mask in masks), "no image"
     again = random_prompts(asked.model, asked.family)

@@ -148,11 +148,13 @@ def test_the_state_counts_the_bytes_of_keys_and_values(session: Session) -> None
     _, state = answers(
         session, [chunk(session, ["ttvvt", "..vvt"], seed=0), chunk(session, ["t"] * 2, seed=1)]
     )
-    per_token = 2 * spec.num_hidden_layers * spec.num_key_value_heads * spec.head_dim * 4
-    assert state.nbytes == 2 * 6 * per_token
+    # Batch rows have up to 3 + 1 text tokens; planned proxy layers keep those alone.
+    elided = sum(mode == "proxy" for mode in MODES.values())
+    columns = 6 * (spec.num_hidden_layers - elided) + 4 * elided
+    assert state.nbytes == 2 * columns * 2 * spec.num_key_value_heads * spec.head_dim * 4
     assert (state.batch, state.length) == (2, 6)
-    assert state.visual_tokens.tolist() == [2, 2]
-    assert state.attention_mask.tolist() == [[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1]]
+    assert state.context.visual_tokens.tolist() == [2, 2]
+    assert state.context.attention_mask.tolist() == [[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1]]
 
 
 def test_other_float_types_are_taken(session: Session) -> None:

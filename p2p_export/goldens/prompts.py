@@ -1,7 +1,8 @@
 """The prompts of a bundle's goldens: one through the model's own processor, and seeded random rows.
 
-The random ones put images where mistakes show: at different places and of different sizes in the
-rows of a batch, at the very end (a visual row decides the answer), and nowhere.
+The random ones put images where mistakes show: at different places in the rows of a batch, at the
+very end (a visual row decides the answer), and nowhere. The rows of a batch have equally many text
+tokens, so that no cache holds padding.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ def random_prompts(model: Any, family: Family) -> list[GoldenPrompt]:
     generator = np.random.default_rng(SEED)
     rows = [
         # One character a row: t is text, v visual.
-        ["ttvvvvttttt", "tttttvvvvvv"],
+        ["ttvvvvttttt", "tttttttvvvv"],
         ["tttvvvv"],
+        ["tvvvvt", "tvvvvt"],
         ["ttttt"],
     ]
     return [_random_prompt(texts, spec, scale, generator) for texts in rows]

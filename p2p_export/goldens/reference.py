@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from p2p_export.engines.context import Context
 from p2p_export.engines.goldens import GoldenPrompt, ReferenceCall
 from p2p_export.models import Family
 from p2p_export.models.positions import next_position_ids
@@ -38,7 +39,7 @@ class Reference:
         with self._patched(prompt):
             cache = _new_cache()
             for _ in range(1 + decode_steps):
-                call = self._call(prompt, cache, self._before(prompt, calls))
+                call = self._call(prompt, cache, *self._before(prompt, calls))
                 calls.append(call)
                 prompt = self._next(call)
         return calls
@@ -50,15 +51,16 @@ class Reference:
             cache = _new_cache()
             for call in calls:
                 before = self._before(call.prompt, again)
-                again.append(self._call(call.prompt, cache, before))
+                again.append(self._call(call.prompt, cache, *before))
         return again
 
-    def _before(self, prompt: GoldenPrompt, calls: list[ReferenceCall]) -> Cache:
+    def _before(self, prompt: GoldenPrompt, calls: list[ReferenceCall]) -> tuple[Context, Cache]:
         if calls:
-            return calls[-1].cache_after
+            return calls[-1].after, calls[-1].cache_after
         spec = self.family.decoder_spec(self.model.config)
         shape = (prompt.visual_mask.shape[0], spec.num_key_value_heads, 0, spec.head_dim)
-        return [np.zeros(shape, np.float32) for _ in range(2 * spec.num_hidden_layers)]
+        empty = [np.zeros(shape, np.float32) for _ in range(2 * spec.num_hidden_layers)]
+        return Context.empty(shape[0], spec.position_axes), empty
 
     def _next(self, call: ReferenceCall) -> GoldenPrompt:
         """The likeliest token as the next row of each batch row."""
@@ -73,7 +75,9 @@ class Reference:
             np.zeros(token.shape, dtype=np.bool_),
         )
 
-    def _call(self, prompt: GoldenPrompt, cache: Any, before: Cache) -> ReferenceCall:
+    def _call(
+        self, prompt: GoldenPrompt, cache: Any, context: Context, before: Cache
+    ) -> ReferenceCall:
         """Run one call; `cache` is transformers' own and grows, `before` is what it held."""
         import torch
 
@@ -90,7 +94,7 @@ class Reference:
                 **{_cache_keyword(text): cache},
             )
             logits = head(output.last_hidden_state[:, -1]).float().numpy()
-        return ReferenceCall(prompt, before, _cache_arrays(cache), logits)
+        return ReferenceCall(prompt, context, before, _cache_arrays(cache), logits)
 
     def _patched(self, prompt: GoldenPrompt) -> AbstractContextManager[Any]:
         if self.plan is None or not self.plan.planned:

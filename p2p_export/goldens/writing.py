@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from p2p_export.engines.goldens import (
     golden_case,
     save_goldens,
 )
+from p2p_export.engines.row_layouts import LayoutError
 from p2p_export.goldens.noise import (
     GRAPH_DTYPE,
     OTHER_DTYPE,
@@ -48,6 +49,8 @@ class GoldenWriter:
     plan: Plan
     proxies: ProxySet
     precision: str
+    lowering: str
+    layout: str
     vision: VisionInfo | None
     trust_remote_code: bool = False
 
@@ -57,13 +60,19 @@ class GoldenWriter:
         prompts = random_prompts(self.model, self.checkpoint.family)
         if picture is not None and self._cache_bytes(picture.prompt) <= LARGEST_CACHE:
             prompts = [picture.prompt, *prompts]
+        prompts = [prompt for prompt in prompts if self._expressible(prompt)]
         family = self.checkpoint.family
         pruned = Reference(self.model, family, self.plan, self.proxies)
         calls, again = self._answers(pruned, prompts)
-        self._save(DECODER_FILE, calls)
+        elided = (
+            [i for i in self.plan.planned if self.plan.mode(i) == "proxy"]
+            if self.lowering == "elided"
+            else ()
+        )
+        self._save(DECODER_FILE, calls, elided)
         if dense:
             dense_calls, dense_again = self._answers(Reference(self.model, family), prompts)
-            self._save(DENSE_FILE, dense_calls)
+            self._save(DENSE_FILE, dense_calls, ())
             calls, again = calls + dense_calls, again + dense_again
         source = "random" if picture is None else "processor"
         golden = decoder_golden(calls, again, precision=self.precision, source=source)
@@ -83,12 +92,17 @@ class GoldenWriter:
             calls += found
         return calls, again
 
-    def _save(self, graph: str, calls: Sequence[ReferenceCall]) -> None:
+    def _save(
+        self, graph: str, calls: Sequence[ReferenceCall], elided_layers: Collection[int]
+    ) -> None:
         names = frozenset(one.name for one in read_bindings(self.folder / graph).inputs)
         dtype = GRAPH_DTYPE[self.precision]
         for phase in PHASES:
             chosen = [c for c in calls if (c.cache_before[0].shape[2] > 0) == (phase == "decode")]
-            cases = [golden_case(call, names, dtype) for call in chosen]
+            cases = [
+                golden_case(call, names, dtype, layout=self.layout, elided_layers=elided_layers)
+                for call in chosen
+            ]
             save_goldens(self.folder, graph, phase, cases)
 
     def _write_vision(self, picture: PicturePrompt, info: VisionInfo) -> float:
@@ -115,6 +129,14 @@ class GoldenWriter:
     def _other_dtype(self, modules: Sequence[Any]) -> Iterator[None]:
         with computing_in(modules, OTHER_DTYPE[self.precision]):
             yield
+
+    def _expressible(self, prompt: GoldenPrompt) -> bool:
+        """Whether the layout of the pruned graph can say which rows are visual."""
+        try:
+            prompt.rows(self.layout)
+        except LayoutError:
+            return False
+        return True
 
     def _cache_bytes(self, prompt: GoldenPrompt) -> int:
         spec = self.checkpoint.spec

@@ -57,7 +57,7 @@ def comparisons(
         found.append(
             Comparison(
                 "KV cache behind the prompt",
-                f"{bench.shape}; lowering fused keeps visual keys and values",
+                bench.shape,
                 kv.dense,
                 kv.planned,
                 bytes_text(kv.dense),

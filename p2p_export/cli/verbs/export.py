@@ -55,17 +55,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--lowering",
-        type=one_of(*LOWERINGS, later=("literal", "elided")),
+        type=one_of(*LOWERINGS),
         default=LOWERINGS[0],
         metavar="L",
-        help="how planned layers are written: fused (text rows only are carried through them)",
+        help="how planned layers are written: elided (they compute and cache text rows only), "
+        "fused (their cache holds visual rows too) or literal (site by site; the reference)",
     )
     parser.add_argument(
         "--layout",
-        type=one_of(*LAYOUTS, later=("span",)),
+        type=one_of(*LAYOUTS),
         default=LAYOUTS[0],
         metavar="L",
-        help="how visual rows are named: index (any rows, several images, rows that differ)",
+        help="how visual rows are named: index (any rows, several images, rows that differ) or "
+        "span (one block, at the same place in every row of the batch)",
     )
     parser.add_argument(
         "--only", type=one_of("decoder"), metavar="decoder", help="leave out vision and embedding"

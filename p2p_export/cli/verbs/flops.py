@@ -87,7 +87,11 @@ def run(args: argparse.Namespace, console: Console) -> int:
         )
     tokens = Tokens(args.tokens, args.visual_tokens)
     counts = count(spec, tokens, layers)
-    cache = kv_cache_bytes(spec, tokens, itemsize=KV_ITEMSIZE)
+    cache = Count(
+        "kv_cache_bytes",
+        kv_cache_bytes(spec, tokens, itemsize=KV_ITEMSIZE),
+        kv_cache_bytes(spec, tokens, itemsize=KV_ITEMSIZE, elided=layers),
+    )
     if args.json:
         console.document(_document(checkpoint.id, tokens, layers, counts, cache))
     else:
@@ -108,7 +112,7 @@ def _document(
     tokens: Tokens,
     layers: Mapping[int, Mode],
     counts: tuple[Count, ...],
-    cache: float,
+    cache: Count,
 ) -> dict[str, Any]:
     return {
         "model": model,
@@ -116,7 +120,13 @@ def _document(
         "visual_tokens": int(tokens.visual),
         "layers": {str(layer): layers[layer] for layer in sorted(layers)},
         "flops": [{**asdict(c), "ratio": c.ratio} for c in counts],
-        "kv_cache_bytes": {"itemsize": KV_ITEMSIZE, "dense": int(cache), "planned": int(cache)},
+        "kv_cache_bytes": {
+            "itemsize": KV_ITEMSIZE,
+            "lowering": "elided",
+            "dense": int(cache.dense),
+            "planned": int(cache.planned),
+            "ratio": cache.ratio,
+        },
     }
 
 
@@ -126,7 +136,7 @@ def _show(
     tokens: Tokens,
     layers: Mapping[int, Mode],
     counts: tuple[Count, ...],
-    cache: float,
+    cache: Count,
 ) -> None:
     planned = sum(mode != "dense" for mode in layers.values())
     rows = [
@@ -138,7 +148,14 @@ def _show(
         ]
         for c in counts
     ]
-    rows.append(["KV cache, fp16, lowering fused", *2 * [bytes_text(cache)], percent_text(1.0)])
+    rows.append(
+        [
+            "KV cache, fp16, lowering elided",
+            bytes_text(cache.dense),
+            bytes_text(cache.planned),
+            percent_text(cache.ratio),
+        ]
+    )
     console.table(
         f"{model}: one prefill of {tokens.total:.0f} tokens, {tokens.visual:.0f} visual; "
         f"{planned} layers planned",

@@ -31,17 +31,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--lowering",
-        type=one_of(*LOWERINGS, later=("literal", "elided")),
+        type=one_of(*LOWERINGS),
         default=LOWERINGS[0],
         metavar="L",
-        help="how planned layers are written: fused",
+        help="how planned layers are written: elided, fused or literal",
     )
     parser.add_argument(
         "--layout",
-        type=one_of(*LAYOUTS, later=("span",)),
+        type=one_of(*LAYOUTS),
         default=LAYOUTS[0],
         metavar="L",
-        help="how visual rows are named: index",
+        help="how visual rows are named: index or span",
     )
     parser.add_argument("--force", action="store_true", help="replace a file at the output")
     add_json(parser)
