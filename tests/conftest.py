@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
+# Workers of pytest-xdist share the cores; this must be said before torch is imported.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 from random_models import RANDOM_MODELS, random_proxies
 from rewritten_decoders import LAYERS, Exported
