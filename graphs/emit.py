@@ -21,13 +21,16 @@ CONSTANT_PREFIX = "proxy."
 class Emitter:
     """Appends nodes below the current scope; equal small constants are shared.
 
-    `dtype` is the graph's floating-point type; `wide`/`narrow` convert to float32 and back, and are
-    nothing in a float32 graph.
+    Constants are named below `prefix`. `dtype` is the graph's floating-point type; `wide` and
+    `narrow` convert to float32 and back, and are nothing in a float32 graph.
     """
 
-    def __init__(self, graph: gs.Graph, dtype: np.dtype[Any]) -> None:
+    def __init__(
+        self, graph: gs.Graph, dtype: np.dtype[Any], *, prefix: str = CONSTANT_PREFIX
+    ) -> None:
         self.graph = graph
         self.dtype = dtype
+        self._prefix = prefix
         self._scope = ""
         self._count = 0
         self._constants: dict[tuple[str, tuple[int, ...], bytes], gs.Constant] = {}
@@ -65,7 +68,7 @@ class Emitter:
         array = np.asarray(values, dtype=dtype)
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self._constants:
-            name = f"{CONSTANT_PREFIX}constant.{len(self._constants)}"
+            name = f"{self._prefix}constant.{len(self._constants)}"
             self._constants[key] = gs.Constant(name, array)
         return self._constants[key]
 

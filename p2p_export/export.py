@@ -148,6 +148,7 @@ class _Export:
 
     def _export_decoder(self) -> None:
         from p2p_export.graphs import export_decoder, rewrite_decoder
+        from p2p_export.graphs.onnxruntime_operators import use_onnxruntime_operators
 
         dense = export_decoder(
             self.model,
@@ -164,6 +165,9 @@ class _Export:
             lowering=self.options.lowering,
             layout=self.options.layout,
         )
+        if self.options.target == "ort":
+            for graph in (dense, self.folder / DECODER_FILE):
+                use_onnxruntime_operators(graph)
 
     def _export_vision(self) -> None:
         if self.options.only_decoder:
