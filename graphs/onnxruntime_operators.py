@@ -8,6 +8,7 @@ in a long prefill, slower in every decode step with few key/value heads.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +61,15 @@ class _Tables:
     """The operator reads its tables by row number: [B*S, head_dim/2], row b*S + s for (b, s)."""
 
     def __init__(self, graph: gs.Graph) -> None:
-        self._e = Emitter(graph, FLOAT32, prefix=f"{PREFIX}.")
+        # A graph that was fused and then rewritten holds tables of the first time.
+        taken = list(graph.tensors())
+        passes = itertools.count()
+        self._scope = next(
+            scope
+            for scope in (f"{PREFIX}.{number}" for number in passes)
+            if not any(name.startswith(f"{scope}.") for name in taken)
+        )
+        self._e = Emitter(graph, FLOAT32, prefix=f"{self._scope}.")
         self._made: dict[tuple[int, int], tuple[gs.Tensor, gs.Tensor, gs.Tensor]] = {}
 
     def of(self, cos: gs.Tensor, sin: gs.Tensor) -> tuple[gs.Tensor, gs.Tensor, gs.Tensor]:
@@ -72,7 +81,7 @@ class _Tables:
 
     def _make(self, cos: gs.Tensor, sin: gs.Tensor) -> tuple[gs.Tensor, gs.Tensor, gs.Tensor]:
         e = self._e
-        with e.scope(f"{PREFIX}.rotary_emb"):
+        with e.scope(f"{self._scope}.rotary_emb"):
             size = e.dimension(cos, 3)
             half = e.op("Div", size, e.constant([2]))
             shape = e.concat([e.constant([-1]), half], axis=0)

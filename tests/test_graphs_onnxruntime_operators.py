@@ -58,6 +58,9 @@ def test_a_fused_dense_decoder_can_still_be_rewritten(exported: Exported, tmp_pa
     expected, _ = run(exported.session(PLANS["isolated"], "elided"), exported.spec, prompt)
     found, _ = run(session(pruned), exported.spec, prompt)
     assert relative_error(found, expected) < TOLERANCE
+    assert use_onnxruntime_operators(pruned) == 4
+    found, _ = run(session(pruned), exported.spec, prompt)
+    assert relative_error(found, expected) < TOLERANCE
 
 
 @pytest.mark.parametrize("other", ["halves in the other order", "unequal halves", "no table"])
