@@ -231,13 +231,8 @@ def describe_weights(path: Path, tensors: Any, dtype: torch.dtype) -> dict[str, 
     return locations
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "Qwen2.5-VL-3B",
-        *(pytest.param(n, marks=pytest.mark.slow) for n in CONFIGS if n != "Qwen2.5-VL-3B"),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONFIGS)
 def test_a_decoder_of_this_size_exports_and_rewrites_without_its_weights(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
