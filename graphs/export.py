@@ -53,6 +53,7 @@ def export_decoder(
     text: Any = family.decoder(model)
     _check_supported(text.config)
     rotary: Any = text.get_submodule("rotary_emb")
+    _check_whole_head_turns(rotary, spec)
     scaling = float(rotary.attention_scaling)
     shallow = replace(spec, num_hidden_layers=min(PROTOTYPE_LAYERS, spec.num_hidden_layers))
     with torch.device("meta"):
@@ -147,6 +148,15 @@ def _biases(model: Any, family: Family) -> Biases:
         return getattr(family.site(model, 0, site), "bias", None) is not None  # type: ignore[arg-type]
 
     return Biases(query_key_value=has_bias("q"), output=has_bias("o"), mlp=has_bias("down"))
+
+
+def _check_whole_head_turns(rotary: Any, spec: DecoderSpec) -> None:
+    turned = 2 * rotary.inv_freq.numel()
+    if turned != spec.head_dim:
+        raise InputError(
+            f"RoPE turns {turned} of {spec.head_dim} numbers of a head and cannot be exported; "
+            "every one must be turned (partial_rotary_factor 1)"
+        )
 
 
 def _check_supported(config: Any) -> None:

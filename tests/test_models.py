@@ -112,7 +112,9 @@ class TestRefusals:
 
     def test_an_architecture_we_do_not_know_names_those_we_do(self, tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
-        with pytest.raises(InputError, match=r"'bert'.*we know llava, llava_next, qwen2_5_vl"):
+        with pytest.raises(
+            InputError, match=r"'bert'.*we know llava, llava_next, llava_onevision, qwen2_5_vl"
+        ):
             find_checkpoint(str(tmp_path))
 
     def test_a_config_that_is_not_json(self, tmp_path: Path) -> None:

@@ -10,12 +10,13 @@ from p2p_export.models.decoder_spec import DecoderSpec
 from p2p_export.models.family import Family
 from p2p_export.models.llava import LLAVA
 from p2p_export.models.llava_next import LLAVA_NEXT
+from p2p_export.models.llava_onevision import LLAVA_ONEVISION
 from p2p_export.models.qwen2_5_vl import QWEN2_5_VL
 
 __all__ = ["FAMILIES", "DecoderSpec", "Family", "family_of"]
 
 FAMILIES: Mapping[str, Family] = {
-    family.architecture: family for family in (LLAVA, LLAVA_NEXT, QWEN2_5_VL)
+    family.architecture: family for family in (LLAVA, LLAVA_NEXT, LLAVA_ONEVISION, QWEN2_5_VL)
 }
 
 

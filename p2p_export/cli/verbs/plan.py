@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--newline",
         choices=("visual", "text"),
         default="visual",
-        help="what LLaVA-NeXT's image_newline rows count as (visual)",
+        help="what image_newline rows (LLaVA-NeXT, LLaVA-OneVision) count as (visual)",
     )
     parser.add_argument("--force", action="store_true", help="replace the plan at the output")
     parser.add_argument(
