@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from p2p_export.engines.chat_template import ChatTemplate
 from p2p_export.errors import BundleError, InputError
+from p2p_export.json_reading import read_json
 
 TOKENIZER_FILE = "tokenizer.json"
 IntArray = npt.NDArray[np.int64]
@@ -131,10 +131,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     """A JSON object of the processor folder; empty when there is no such file."""
     if not path.is_file():
         return {}
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise BundleError(f"{path} is no JSON ({error}); export the bundle again") from None
+    values = read_json(path, error=BundleError, advice="export the bundle again")
     return values if isinstance(values, dict) else {}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import shutil
 import tempfile
@@ -15,7 +14,9 @@ from pathlib import Path
 from typing import Literal
 
 from p2p_export.errors import BundleError, InputError
-from p2p_export.manifest import FORMAT, MANIFEST_FILE, BundleFile, Manifest
+from p2p_export.json_reading import read_json
+from p2p_export.manifest import MANIFEST_FILE, BundleFile, Manifest
+from p2p_export.manifest_schema import FORMAT
 
 Verify = Literal["sizes", "sha256"]
 
@@ -62,10 +63,8 @@ def read_manifest(folder: Path) -> Manifest:
         raise BundleError(f"no bundle at {folder}; make one with `p2p-export --plan plan.json`")
     if not path.is_file():
         raise BundleError(f"{folder} is no bundle: it holds no {MANIFEST_FILE}")
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BundleError(f"{path} cannot be read: {error}; export the bundle again") from None
+    _check_inside(folder, MANIFEST_FILE)
+    document = read_json(path, error=BundleError, advice="copy or export the bundle again")
     if not isinstance(document, dict) or "format" not in document:
         raise BundleError(f"{path} is no manifest: it has no `format` ({FORMAT!r} is expected)")
     return Manifest.from_dict(document, where=str(path))
@@ -146,13 +145,9 @@ def check_output(output: Path, *, force: bool) -> None:
 
 def _check_file(folder: Path, name: str, expected: BundleFile, verify: Verify) -> None:
     path = folder / name
-    root = folder.resolve()
     if not path.is_file():
         raise BundleError(f"the bundle {folder} lacks its file {name}; export the bundle again")
-    if root not in path.resolve().parents:
-        raise BundleError(
-            f"{name} in the bundle {folder} leads outside of it; do not use this bundle"
-        )
+    _check_inside(folder, name)
     size = path.stat().st_size
     if size != expected.size:
         raise BundleError(
@@ -163,6 +158,13 @@ def _check_file(folder: Path, name: str, expected: BundleFile, verify: Verify) -
         raise BundleError(
             f"the content of {name} in the bundle {folder} is not what was written (its sha256 "
             "differs); copy or export the bundle again"
+        )
+
+
+def _check_inside(folder: Path, name: str) -> None:
+    if folder.resolve() not in (folder / name).resolve().parents:
+        raise BundleError(
+            f"{name} in the bundle {folder} leads outside of it; do not use this bundle"
         )
 
 

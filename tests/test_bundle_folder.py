@@ -185,7 +185,7 @@ def later_format(folder: Path) -> None:
         (truncate, "has 5 bytes and the manifest says 12"),
         (link_outside, "leads outside"),
         (link_folder_outside, "leads outside"),
-        (no_json, "cannot be read"),
+        (no_json, "is not JSON"),
         (no_manifest, "is no bundle"),
         (later_format, "p2p-bundle/9"),
     ],
