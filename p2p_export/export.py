@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from p2p_export import flops
-from p2p_export.bundle import check_output, describe_files, writing_bundle
+from p2p_export.bundle import describe_files
 from p2p_export.bundle_readme import bundle_readme
+from p2p_export.bundle_writing import check_output, writing_bundle
 from p2p_export.engines.validation import validate_bundle
 from p2p_export.errors import CheckFailedError, PlanError
 from p2p_export.export_options import ExportOptions, make_options

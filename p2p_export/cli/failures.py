@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -40,6 +41,14 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
+class TerminatedError(BaseException):
+    """A signal that asks the process to end; like KeyboardInterrupt nobody swallows it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.signal = signal.Signals(number)
+
+
 @dataclass(frozen=True)
 class Failure:
     """What to print on stderr and what to return to the shell."""
@@ -54,6 +63,8 @@ def failure_of(error: BaseException) -> Failure:
         return Failure(_one_line(str(error)), error.exit_code)
     if isinstance(error, KeyboardInterrupt):
         return Failure("interrupted", 130)
+    if isinstance(error, TerminatedError):
+        return Failure(f"stopped by {error.signal.name}", 128 + error.signal)
     if isinstance(error, MemoryError):
         return Failure("not enough memory; ask for less at once or use a larger machine", 2)
     if isinstance(error, ModuleNotFoundError):
@@ -63,7 +74,7 @@ def failure_of(error: BaseException) -> Failure:
     if isinstance(error, OSError):
         where = f" at {error.filename}" if error.filename else ""
         if error.errno in NO_SPACE:
-            return Failure(f"the disk is full{where}; free space or name another place with -o", 2)
+            return Failure(f"the disk is full{where}; free space or name another place", 2)
         if error.errno in NOT_ALLOWED:
             reason = (error.strerror or "permission denied").lower()
             return Failure(f"{reason}{where}; name a place you may read and write", 2)

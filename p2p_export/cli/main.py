@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
+import signal
 import sys
 import traceback
 import warnings
@@ -16,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from p2p_export import __version__
 from p2p_export.cli.arguments import Parser, make_parser
 from p2p_export.cli.console import Console
-from p2p_export.cli.failures import failure_of
+from p2p_export.cli.failures import TerminatedError, failure_of
 from p2p_export.cli.registry import EXPORT, LATER_VERBS, VERBS, VerbModule, load_verb
 from p2p_export.errors import InputError
 
@@ -25,6 +26,9 @@ PROG = "p2p-export"
 
 def entry_point() -> None:
     """The console script."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` has it ignored
+            signal.signal(number, _terminate)
     code = main(sys.argv[1:])
     try:
         sys.stdout.flush()
@@ -43,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     except BrokenPipeError:  # `p2p-export ... | head`
         _forget_stdout()
         return 0
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last line of defence
+    except (Exception, KeyboardInterrupt, TerminatedError) as error:  # noqa: BLE001 - the last line of defence
         if debug:
             traceback.print_exc()
         failure = failure_of(error)
@@ -111,6 +115,13 @@ def _stdout_for_result_only(
 ) -> contextlib.AbstractContextManager[object]:
     """Under --json whatever prints to stdout goes to stderr; the console keeps the real one."""
     return contextlib.redirect_stdout(sys.stderr) if json_output else contextlib.nullcontext()
+
+
+def _terminate(number: int, _frame: object) -> None:
+    """Unwind, so that temporary folders go; once, since cleaning up takes its time."""
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)
+    raise TerminatedError(number)
 
 
 def _forget_stdout() -> None:
