@@ -109,7 +109,8 @@ def evaluate(
     samples, data_name, split_name = _samples(plan, split, data, images)
     samples = samples[:limit]
     checkpoint = find_checkpoint(
-        checkpoint_name or plan.model.id, trust_remote_code=trust_remote_code
+        plan.model.id if checkpoint_name is None else checkpoint_name,
+        trust_remote_code=trust_remote_code,
     )
     if plan.model.fingerprint not in (None, checkpoint.fingerprint):
         raise PlanError(

@@ -31,7 +31,8 @@ from p2p_export.manifest import (
 )
 from p2p_export.model_facts import flops_summary, positions, token_ids, versions
 from p2p_export.models.checkpoint import Checkpoint, find_checkpoint, load_model
-from p2p_export.models.processor_files import copy_processor_files
+from p2p_export.models.checkpoint_weights import check_weights
+from p2p_export.models.processor_files import check_processor_files, copy_processor_files
 from p2p_export.models.vision import VisionInfo
 from p2p_export.plan import Plan, PlanModel, PlanProxies
 from p2p_export.progress import SILENT, Progress
@@ -79,8 +80,12 @@ def export_bundle(
     plan.check_layout(layout)
     output = Path(output).absolute()
     check_output(output, force=force)
-    checkpoint = find_checkpoint(model or plan.model.id, trust_remote_code=trust_remote_code)
+    checkpoint = find_checkpoint(
+        plan.model.id if model is None else model, trust_remote_code=trust_remote_code
+    )
     proxies = _check_plan(plan, checkpoint)
+    check_weights(checkpoint.folder, checkpoint.id, checkpoint.config)
+    check_processor_files(checkpoint.folder, checkpoint.id)
     if plan.certificate is None:
         progress.say(
             "warning: the plan has no certificate, so nothing is guaranteed about what its answers "
