@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from p2p_export.engines.chat_template import ChatTemplate
 from p2p_export.errors import BundleError, InputError
-from p2p_export.json_reading import read_json
+from p2p_export.json_reading import is_text, read_json
 
 TOKENIZER_FILE = "tokenizer.json"
 IntArray = npt.NDArray[np.int64]
@@ -58,6 +58,8 @@ class Prompter:
         first. Without a chat template the prompt is taken as it is. Raises `InputError` unless
         there are as many places as images.
         """
+        if not isinstance(prompt, str) or not is_text(prompt):
+            raise InputError("the prompt is not UTF-8 text; write it in that encoding")
         placed = self._places(prompt)
         if placed and placed != images:
             raise InputError(

@@ -6,10 +6,10 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from p2p_export.errors import BundleError
-from p2p_export.json_reading import read_json
+from p2p_export.json_reading import read_json, shortened
 from p2p_export.manifest import MANIFEST_FILE, BundleFile, Manifest
 from p2p_export.manifest_schema import FORMAT
 
@@ -33,7 +33,7 @@ class Bundle:
         content too. `folder` is absolute, so a bundle stays usable from another working folder.
         Raises `BundleError` with one sentence for anything that is missing, damaged or unknown.
         """
-        folder = Path(path).absolute()
+        folder = _folder(path)
         manifest = read_manifest(folder)
         for name, expected in manifest.files.items():
             _check_file(folder, name, expected, verify)
@@ -52,8 +52,15 @@ class Bundle:
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of the bundle in `folder`, without looking at its other files."""
     path = folder / MANIFEST_FILE
-    if not folder.exists():
-        raise BundleError(f"no bundle at {folder}; make one with `p2p-export --plan plan.json`")
+    try:
+        there = folder.exists()
+    except (OSError, ValueError):  # longer than a path may be, or a NUL in it
+        there = False
+    if not there:
+        raise BundleError(
+            f"no bundle at {shortened(str(folder), 300)}; make one with `p2p-export --plan "
+            "plan.json`"
+        )
     if not path.is_file():
         raise BundleError(f"{folder} is no bundle: it holds no {MANIFEST_FILE}")
     _check_inside(folder, MANIFEST_FILE)
@@ -61,6 +68,15 @@ def read_manifest(folder: Path) -> Manifest:
     if not isinstance(document, dict) or "format" not in document:
         raise BundleError(f"{path} is no manifest: it has no `format` ({FORMAT!r} is expected)")
     return Manifest.from_dict(document, where=str(path))
+
+
+def _folder(path: Any) -> Path:
+    try:
+        return Path(path).absolute()
+    except TypeError:
+        raise BundleError(
+            f"a bundle is named by its path, a text, and not by {shortened(repr(path))}"
+        ) from None
 
 
 def differing_content(bundle: Bundle) -> str | None:

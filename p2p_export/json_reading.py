@@ -76,7 +76,7 @@ def _unsound(document: Any) -> str | None:
     for _ in range(DEEPEST):
         below: list[Any] = []
         for value in level:
-            if isinstance(value, str) and not _is_text(value):
+            if isinstance(value, str) and not is_text(value):
                 return "a text holds half a surrogate pair"
             if isinstance(value, float) and not math.isfinite(value):
                 return "it holds a number that is not finite"
@@ -91,5 +91,6 @@ def _unsound(document: Any) -> str | None:
     return "it is nested too deeply"
 
 
-def _is_text(value: str) -> bool:
+def is_text(value: str) -> bool:
+    """Whether `value` can be written as UTF-8; Python reads other bytes as halves of pairs."""
     return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
