@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from p2p_export.errors import InputError
 from p2p_export.export import export_bundle
+from p2p_export.graphs.weights import write_weights
 from p2p_export.models.checkpoint import find_checkpoint, load_model
 
 INDEX = "model.safetensors.index.json"
@@ -163,3 +164,11 @@ def test_the_fingerprint_is_of_what_is_loaded(folder: Path) -> None:
 def test_an_adapter_is_no_model(folder: Path) -> None:
     (folder / "adapter_config.json").write_text("{}")
     refused(folder, "merge the adapter")
+
+
+def test_a_weight_that_half_precision_cannot_hold(tmp_path: Path) -> None:
+    tensors = {"a.weight": torch.ones(2), "b.weight": torch.tensor([1.0, 1e6])}
+    with pytest.raises(InputError, match=r"b\.weight holds values that float16 cannot.*fp32"):
+        write_weights(tmp_path / "weights", tensors, torch.float16)
+    assert not list(tmp_path.iterdir())
+    write_weights(tmp_path / "weights", tensors, torch.float32)
