@@ -14,7 +14,7 @@ import numpy.typing as npt
 from p2p_export.bindings import LOGITS, past_name, present_name
 from p2p_export.engines.backend import Arrays
 from p2p_export.errors import BundleError, InputError
-from p2p_export.json_reading import shortened
+from p2p_export.json_reading import is_text, shortened
 from p2p_export.manifest import GraphBindings
 from p2p_export.models.decoder_spec import DecoderSpec
 
@@ -69,6 +69,8 @@ def start_session(path: Path, options: OnnxRuntimeOptions) -> Any:
     """
     runtime = import_onnxruntime()
     _check_available(runtime, options.providers)
+    if not is_text(str(path.absolute())):
+        raise InputError(f"{path} is no UTF-8 path, and ONNX Runtime opens no other; move it")
     settings = runtime.SessionOptions()
     settings.log_severity_level = 3
     if options.threads is not None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from p2p_export.errors import InputError
-from p2p_export.json_reading import read_json, shortened
+from p2p_export.json_reading import is_text, read_json, shortened
 from p2p_export.manifest import MANIFEST_FILE
 from p2p_export.owned_folder import owned_folder, remove_abandoned
 
@@ -44,6 +44,8 @@ def writing_bundle(output: str | os.PathLike[str], *, force: bool = False) -> It
 
 def check_output(output: Path, *, force: bool) -> None:
     """Raise `InputError` unless a bundle may be written to `output`; called before long work."""
+    if not is_text(str(output)):
+        raise InputError(f"{output} is no UTF-8 path, and ONNX Runtime opens no other; name one")
     if output.is_symlink() or (output.exists() and not output.is_dir()):
         raise InputError(f"{output} is in the way and no folder; name another output")
     if output.is_dir() and any(output.iterdir()):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from p2p_export.models.vision import SCHEMA as VISION_SCHEMA
-from p2p_export.plan import LAYER_NUMBER
+from p2p_export.plan import LAYER_NUMBER, MOST_LAYERS
 
 FORMAT = "p2p-bundle/1"
 # What a bundle may be for; the schema of later versions knows more.
@@ -62,7 +62,7 @@ SCHEMA: dict[str, Any] = {
             ),
             "decoder": _record(
                 {
-                    "num_hidden_layers": {**_WIDTH, "maximum": 9999},
+                    "num_hidden_layers": {**_WIDTH, "maximum": MOST_LAYERS},
                     "hidden_size": _WIDTH,
                     "intermediate_size": _WIDTH,
                     "num_attention_heads": _WIDTH,

@@ -18,8 +18,10 @@ Newline = Literal["visual", "text"]
 
 FORMAT = "p2p-plan/1"
 
-# A layer's number as a JSON key; short, since Python converts no endless digits.
-LAYER_NUMBER = "^(0|[1-9][0-9]{0,5})$"
+# Far above any model; what loops over layers trusts it.
+MOST_LAYERS = 9999
+# A layer's number as a JSON key.
+LAYER_NUMBER = "^(0|[1-9][0-9]{0,3})$"
 # No NUL and no other control character, which no path and no model's name can hold.
 _NAME = {"type": "string", "minLength": 1, "maxLength": 4096, "pattern": r"^[^\x00-\x1f\x7f]+$"}
 
@@ -39,7 +41,11 @@ SCHEMA: dict[str, Any] = {
             "properties": {
                 "id": _NAME,
                 "architecture": {"type": ["string", "null"]},
-                "num_hidden_layers": {"type": ["integer", "null"], "minimum": 1},
+                "num_hidden_layers": {
+                    "type": ["integer", "null"],
+                    "minimum": 1,
+                    "maximum": MOST_LAYERS,
+                },
                 "fingerprint": {"type": ["string", "null"]},
             },
         },
@@ -230,15 +236,19 @@ class Plan:
 
 
 def _check_schema(document: Any, where: str) -> None:
-    from jsonschema import Draft202012Validator
+    from jsonschema import Draft202012Validator, validators
     from jsonschema.exceptions import best_match
+
+    # JSON Schema takes 8.0 for an integer; what counts with it does not.
+    types = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, v: type(v) is int)
+    validator: Any = validators.extend(Draft202012Validator, type_checker=types)
 
     if isinstance(document, dict) and document.get("format", FORMAT) != FORMAT:
         found = shortened(repr(document["format"]))
         raise PlanError(
             f"{where}: `format` is {found} and this version reads {FORMAT!r}; make the plan again"
         )
-    error = best_match(Draft202012Validator(SCHEMA).iter_errors(document))
+    error = best_match(validator(SCHEMA).iter_errors(document))
     if error is not None:
         at = ".".join(str(part) for part in error.absolute_path)
         field_name = f"`{at}`: " if at else ""

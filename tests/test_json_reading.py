@@ -111,6 +111,13 @@ def test_a_layer_of_endless_digits() -> None:
     assert len(str(refused.value)) < 300
 
 
+@pytest.mark.parametrize("count", [10**30, 10_000, 3.0, True, "3"])
+def test_a_plan_for_a_model_of_no_such_depth(count: Any) -> None:
+    model = {"id": "m", "num_hidden_layers": count}
+    with pytest.raises(PlanError, match=r"model\.num_hidden_layers"):
+        Plan.from_dict({"format": "p2p-plan/1", "model": model, "layers": {}})
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from p2p_export.errors import P2PError
+from p2p_export.json_reading import shortened
 
 # What to install for a dependency that is missing, by the name of its top module.
 INSTALL: Mapping[str, str] = {
@@ -38,6 +39,8 @@ INSTALL: Mapping[str, str] = {
 }
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+# What no file can be called, wherever the name was given.
+NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP)
 NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -73,6 +76,9 @@ def failure_of(error: BaseException) -> Failure:
             return Failure(f"this needs {top}, which is not installed; {INSTALL[top]}", 2)
     if isinstance(error, OSError):
         where = f" at {error.filename}" if error.filename else ""
+        if error.errno in NO_PATH:
+            path = shortened(str(error.filename))
+            return Failure(f"{path} can be no path here ({error.strerror}); name another", 2)
         if error.errno in NO_SPACE:
             return Failure(f"the disk is full{where}; free space or name another place", 2)
         if error.errno in NOT_ALLOWED:

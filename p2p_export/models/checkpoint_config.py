@@ -14,6 +14,7 @@ from p2p_export.errors import InputError
 from p2p_export.json_reading import read_json, shortened
 from p2p_export.json_schema import first_error
 from p2p_export.models.decoder_spec import DecoderSpec
+from p2p_export.plan import MOST_LAYERS
 
 CONFIG_FILE = "config.json"
 # What building a model from values nobody checked may raise: none of it is documented.
@@ -34,7 +35,7 @@ _COUNT = {"type": "integer", "minimum": 1, "maximum": _LARGEST}
 # Widths become tables of as many entries while a model is built.
 _WIDTH = {**_COUNT, "maximum": 2**20}
 _SIDE = {**_COUNT, "maximum": 2**16}
-_LAYERS = {"type": "integer", "minimum": 1, "maximum": 9999}
+_LAYERS = {"type": "integer", "minimum": 1, "maximum": MOST_LAYERS}
 _WIDTH_OR_NULL = {**_WIDTH, "type": ["integer", "null"]}
 _ID = {"type": ["integer", "null"], "minimum": -1, "maximum": _LARGEST}
 _POSITIVE = {"type": "number", "exclusiveMinimum": 0}

@@ -68,7 +68,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if args.output:
         inputs = {"the bundle": args.bundle, "the plan": args.plan, "the data": args.data}
         check_output_file(args.output, inputs)
-    plan = Plan.load(Path(args.bundle) / PLAN_FILE if args.bundle else args.plan)
+    plan = Plan.load(Path(args.bundle) / PLAN_FILE if args.bundle is not None else args.plan)
     evaluation = evaluate(
         plan,
         split=args.split,
@@ -77,8 +77,10 @@ def run(args: argparse.Namespace, console: Console) -> int:
         limit=args.limit,
         checkpoint_name=args.model,
         trust_remote_code=args.trust_remote_code,
-        dense_answerer=answers_of(args.bundle, plan, dense=True) if args.bundle else None,
-        planned_answerer=answers_of(args.bundle, plan) if args.bundle else None,
+        dense_answerer=answers_of(args.bundle, plan, dense=True)
+        if args.bundle is not None
+        else None,
+        planned_answerer=answers_of(args.bundle, plan) if args.bundle is not None else None,
         progress=console.progress,
     )
     document = evaluation_document(evaluation, bundle=args.bundle)
