@@ -21,7 +21,7 @@ from p2p_export.calibration.savings import Savings
 from p2p_export.calibration.scoring import is_correct
 from p2p_export.errors import PlanError
 from p2p_export.flops import Tokens
-from p2p_export.models.checkpoint import find_checkpoint, load_processor
+from p2p_export.models.checkpoint import find_checkpoint, load_model, load_processor
 from p2p_export.plan import Plan
 from p2p_export.progress import SILENT, Progress
 from p2p_export.proxies import ProxySet
@@ -109,7 +109,8 @@ def evaluate(
     samples, data_name, split_name = _samples(plan, split, data, images)
     samples = samples[:limit]
     checkpoint = find_checkpoint(
-        checkpoint_name or plan.model.id, trust_remote_code=trust_remote_code
+        plan.model.id if checkpoint_name is None else checkpoint_name,
+        trust_remote_code=trust_remote_code,
     )
     if plan.model.fingerprint not in (None, checkpoint.fingerprint):
         raise PlanError(
@@ -119,13 +120,12 @@ def evaluate(
     plan.check_layers(checkpoint.spec.num_hidden_layers)
     proxies = ProxySet.for_plan(plan)
     proxies.check(plan, checkpoint.spec)
+    processor = load_processor(checkpoint, trust_remote_code=trust_remote_code)
+    prompter = Prompter(processor, checkpoint.family, checkpoint.config, plan.newline)
+    prompter.check_questions(samples)
     loaded: LoadedModel | None = None
     if dense_answerer is None or planned_answerer is None:
-        loaded = LoadedModel.load(checkpoint, trust_remote_code=trust_remote_code)
-        processor = loaded.processor
-    else:
-        processor = load_processor(checkpoint, trust_remote_code=trust_remote_code)
-    prompter = Prompter(processor, checkpoint.family, checkpoint.config, plan.newline)
+        loaded = LoadedModel(load_model(checkpoint), processor, checkpoint.family)
     max_new_tokens = _max_new_tokens(plan, processor, samples)
 
     batch_size = batch_size_for(checkpoint.spec, prompter.prepare(samples[:1]).tokens[0])

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-import json
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from p2p_export.calibration.samples import FileImage, Sample
 from p2p_export.calibration.scoring import LETTERS, option_letter
 from p2p_export.errors import InputError
+from p2p_export.json_reading import parse_json, shortened
 
 REQUIRED = ("image", "question", "answer")
 OPTIONAL = ("choices", "task")
@@ -93,17 +94,13 @@ class _Reader:
 
 
 def _parse(line: str, where: str) -> dict[str, Any]:
-    try:
-        entry = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
-        reason = getattr(error, "msg", "nested too deeply")
-        raise InputError(f"{where} is not JSON ({reason}); give one JSON object a line") from None
+    entry = parse_json(line, where=where, advice="give one JSON object a line")
     if not isinstance(entry, dict):
         raise InputError(f'{where} is not a JSON object; write {{"image": …, "question": …}}')
     unknown = [name for name in entry if name not in REQUIRED + OPTIONAL]
     if unknown:
         raise InputError(
-            f"{where}: unknown field {unknown[0]!r}; the fields are "
+            f"{where}: unknown field {shortened(unknown[0])!r}; the fields are "
             f"{', '.join(REQUIRED + OPTIONAL)}"
         )
     missing = [name for name in REQUIRED if name not in entry]
@@ -113,14 +110,23 @@ def _parse(line: str, where: str) -> dict[str, Any]:
 
 
 def _text(value: Any, field: str, where: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise InputError(f"{where}: `{field}` is {value!r} and must be a text that is not empty")
+    if not isinstance(value, str) or not any(map(_is_visible, value)):
+        raise InputError(
+            f"{where}: `{field}` is {shortened(repr(value))} and must be a text that is not empty"
+        )
     return value
+
+
+def _is_visible(character: str) -> bool:
+    """Not a blank and not a control or format character: no answer could consist of those."""
+    return unicodedata.category(character)[0] not in "CZ"
 
 
 def _texts(value: Any, field: str, where: str) -> tuple[str, ...]:
     if not isinstance(value, list):
-        raise InputError(f"{where}: `{field}` is {value!r} and must be a list of texts")
+        raise InputError(
+            f"{where}: `{field}` is {shortened(repr(value))} and must be a list of texts"
+        )
     return tuple(_text(item, field, where) for item in value)
 
 
@@ -131,9 +137,9 @@ def _answers(value: Any, choices: tuple[str, ...], where: str) -> tuple[str, ...
         return answers
     letters = [option_letter(answer, choices) for answer in answers]
     if None in letters:
+        wrong = shortened(answers[letters.index(None)])
         raise InputError(
-            f"{where}: the answer {answers[letters.index(None)]!r} is neither one of the choices "
-            "nor the letter of one"
+            f"{where}: the answer {wrong!r} is neither one of the choices nor the letter of one"
         )
     return tuple(letter for letter in letters if letter is not None)
 

@@ -27,7 +27,8 @@ from p2p_export.calibration.sweep import Curves, sweep
 from p2p_export.calibration.versions import versions
 from p2p_export.errors import InputError
 from p2p_export.flops import Tokens
-from p2p_export.models.checkpoint import find_checkpoint
+from p2p_export.models.checkpoint import find_checkpoint, load_model, load_processor
+from p2p_export.output_file import check_output_file
 from p2p_export.plan import Newline, Plan, PlanModel, PlanProxies
 from p2p_export.progress import SILENT, Progress
 from p2p_export.proxies import ProxySet
@@ -98,14 +99,18 @@ def make_plan(
     sizes = SplitSizes(calibration_size, validation_size, certification_size, test_size)
     proxies_path = proxies_path_for(output)
     check_output(output, proxies_path, force=force)
+    for path in (output, proxies_path):
+        check_output_file(path, {"the data": data})
     checkpoint = find_checkpoint(checkpoint_name, trust_remote_code=trust_remote_code)
     dataset = load_dataset(data, images=images, limit=limit)
     splits = split_dataset(dataset, sizes, seed)
 
     seconds: dict[str, float] = {}
     with _timed(seconds, "load"):
-        loaded = LoadedModel.load(checkpoint, trust_remote_code=trust_remote_code)
-        prompter = Prompter(loaded.processor, loaded.family, checkpoint.config, newline)
+        processor = load_processor(checkpoint, trust_remote_code=trust_remote_code)
+        prompter = Prompter(processor, checkpoint.family, checkpoint.config, newline)
+        prompter.check_questions(dataset.samples)
+        loaded = LoadedModel(load_model(checkpoint), processor, checkpoint.family)
     if max_new_tokens is None:
         max_new_tokens = answer_tokens_needed(loaded.processor.tokenizer, dataset.samples)
     validation = splits["validation"].samples

@@ -85,12 +85,8 @@ class Prompter:
 
     def text(self, sample: Sample) -> str:
         """The prompt of a sample: the chat template around image and question, if there is one."""
+        self.check_questions([sample])
         placeholder = self.image_placeholder
-        if placeholder in sample.question:
-            raise InputError(
-                f"{sample.id}: the question holds {placeholder!r}, which stands for an image; "
-                "take it out, the image is placed by itself"
-            )
         if getattr(self.processor, "chat_template", None) is None:
             return f"{placeholder}\n{sample.question}"
         content = [{"type": "image"}, {"type": "text", "text": sample.question}]
@@ -106,11 +102,32 @@ class Prompter:
             )
         return text
 
+    def check_questions(self, samples: Sequence[Sample]) -> None:
+        """Raise `InputError` for a question that spells out a token which stands for an image."""
+        reserved = self._placeholders()
+        for sample in samples:
+            for placeholder in reserved:
+                if placeholder in sample.question:
+                    raise InputError(
+                        f"{sample.id}: the question holds {placeholder!r}, which stands for an "
+                        "image; take it out, the image is placed by itself"
+                    )
+
     @property
     def image_placeholder(self) -> str:
         """The text that the processor replaces with an image's tokens."""
-        token_id = self.family.visual_token_ids(self.config)[0]
-        return str(self.processor.tokenizer.convert_ids_to_tokens(token_id))
+        return self._placeholders()[0]
+
+    def _placeholders(self) -> list[str]:
+        """Texts of the visual tokens, the image's first."""
+        ids = list(self.family.visual_token_ids(self.config))
+        texts = self.processor.tokenizer.convert_ids_to_tokens(ids)
+        if texts[0] is None:
+            raise InputError(
+                f"the tokenizer knows no token {ids[0]}, which by the config stands for an image; "
+                "use the processor that belongs to the model"
+            )
+        return [str(text) for text in texts if text is not None]
 
     def _batch(self, samples: tuple[Sample, ...], inputs: dict[str, Any]) -> PromptBatch:
         input_ids = inputs["input_ids"].numpy().astype(np.int64)

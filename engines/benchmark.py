@@ -31,9 +31,12 @@ from p2p_export.models.positions import (
     next_position_ids,
     sequential_position_ids,
 )
+from p2p_export.quantities import bytes_text
 
 SEED = 20262
 WARM_UPS = 2
+# What an int32 counts, and rounds enough for any statistics.
+LARGEST, MOST_REPEATS = 2**31 - 1, 100_000
 # Text rows in front of the image, as prompts have them.
 TEXT_BEFORE = 4
 
@@ -107,11 +110,12 @@ def bench_bundle(
     `threads` None leaves ONNX Runtime its default. Raises `InputError` for sizes below 1 (visual
     tokens: below 0) or beyond the bundle's limits, `BundleError` for a damaged bundle.
     """
-    _check_sizes(visual_tokens, text_tokens, batch, repeats, threads)
+    _check_sizes(visual_tokens, text_tokens, batch, repeats)
+    options = OnnxRuntimeOptions(threads=threads)
     bundle = Bundle.open(path)
     manifest = bundle.manifest
+    _check_memory(manifest, visual_tokens + text_tokens, batch)
     prompt = _prompt(manifest, visual_tokens, text_tokens, batch)
-    options = OnnxRuntimeOptions(threads=threads)
     sessions = {"pruned": start(bundle, options)}
     if manifest.has_dense:
         sessions["dense"] = start(bundle, options, dense=True)
@@ -140,18 +144,27 @@ def bench_bundle(
     )
 
 
-def _check_sizes(
-    visual_tokens: int, text_tokens: int, batch: int, repeats: int, threads: int | None
-) -> None:
-    for name, value, least in (
-        ("visual_tokens", visual_tokens, 0),
-        ("text_tokens", text_tokens, 1),
-        ("batch", batch, 1),
-        ("repeats", repeats, 1),
-        ("threads", 1 if threads is None else threads, 1),
+def _check_sizes(visual_tokens: int, text_tokens: int, batch: int, repeats: int) -> None:
+    for name, value, least, most in (
+        ("visual_tokens", visual_tokens, 0, LARGEST),
+        ("text_tokens", text_tokens, 1, LARGEST),
+        ("batch", batch, 1, LARGEST),
+        ("repeats", repeats, 1, MOST_REPEATS),
     ):
-        if value < least:
-            raise InputError(f"{name} is {value} and must be at least {least}")
+        if not least <= value <= most:
+            raise InputError(f"{name} is {value} and must be at least {least}, at most {most}")
+
+
+def _check_memory(manifest: Manifest, length: int, batch: int) -> None:
+    """Refuse a prompt whose attention scores, [B,H,S,S] in float32, do not fit this machine."""
+    needed = 4 * batch * manifest.decoder.num_attention_heads * length**2
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        raise InputError(
+            f"the attention of {batch} prompts of {length} tokens takes {bytes_text(needed)} and "
+            f"this machine has {bytes_text(there)} of memory; ask for fewer tokens or a smaller "
+            "batch"
+        )
 
 
 def _time_prefill(

@@ -14,10 +14,13 @@ import numpy.typing as npt
 from p2p_export.bindings import LOGITS, past_name, present_name
 from p2p_export.engines.backend import Arrays
 from p2p_export.errors import BundleError, InputError
+from p2p_export.json_reading import is_text, shortened
 from p2p_export.manifest import GraphBindings
 from p2p_export.models.decoder_spec import DecoderSpec
 
 CPU = "CPUExecutionProvider"
+# ONNX Runtime starts as many as it is asked for, whatever the machine has.
+MOST_THREADS = 1024
 DTYPES: Mapping[str, npt.DTypeLike] = {
     "tensor(float)": np.float32,
     "tensor(float16)": np.float16,
@@ -33,11 +36,30 @@ DEVICES = {"CUDAExecutionProvider": "cuda", "TensorrtExecutionProvider": "cuda"}
 
 @dataclass(frozen=True)
 class OnnxRuntimeOptions:
-    """`providers` in order of preference; `threads` None leaves the choice to ONNX Runtime."""
+    """`providers` in order of preference; `threads` None leaves the choice to ONNX Runtime.
+
+    Raises `InputError` for what is no list of names and no number of threads.
+    """
 
     providers: tuple[str, ...] = (CPU,)
     threads: int | None = None
     optimize: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.providers, tuple) or not all(
+            isinstance(name, str) for name in self.providers
+        ):
+            raise InputError(
+                f"providers is {shortened(repr(self.providers))} and must be a list of names, such "
+                f"as [{CPU!r}]"
+            )
+        if self.threads is not None and (
+            type(self.threads) is not int or not 1 <= self.threads <= MOST_THREADS
+        ):
+            raise InputError(
+                f"threads is {shortened(repr(self.threads))} and must be a whole number from 1 to "
+                f"{MOST_THREADS}"
+            )
 
 
 def start_session(path: Path, options: OnnxRuntimeOptions) -> Any:
@@ -47,6 +69,8 @@ def start_session(path: Path, options: OnnxRuntimeOptions) -> Any:
     """
     runtime = import_onnxruntime()
     _check_available(runtime, options.providers)
+    if not is_text(str(path.absolute())):
+        raise InputError(f"{path} is no UTF-8 path, and ONNX Runtime opens no other; move it")
     settings = runtime.SessionOptions()
     settings.log_severity_level = 3
     # A bundle runs several graphs in turn: one that is done must not keep the cores busy waiting.

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from p2p_export.errors import BundleError
+from p2p_export.json_reading import read_json
 
 RUNNER = "pytorch"
 CLASS = "polygraphy_class"
@@ -83,7 +84,7 @@ def _write(path: Path, document: Any) -> None:
 
 
 def _read(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+    return read_json(path, error=BundleError, advice="export the bundle again")
 
 
 def _unreadable(path: Path, error: Exception) -> BundleError:

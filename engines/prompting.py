@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from p2p_export.engines.chat_template import ChatTemplate
 from p2p_export.errors import BundleError, InputError
+from p2p_export.json_reading import is_text, read_json
 
 TOKENIZER_FILE = "tokenizer.json"
 IntArray = npt.NDArray[np.int64]
@@ -58,6 +58,8 @@ class Prompter:
         first. Without a chat template the prompt is taken as it is. Raises `InputError` unless
         there are as many places as images.
         """
+        if not isinstance(prompt, str) or not is_text(prompt):
+            raise InputError("the prompt is not UTF-8 text; write it in that encoding")
         placed = self._places(prompt)
         if placed and placed != images:
             raise InputError(
@@ -131,10 +133,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     """A JSON object of the processor folder; empty when there is no such file."""
     if not path.is_file():
         return {}
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise BundleError(f"{path} is no JSON ({error}); export the bundle again") from None
+    values = read_json(path, error=BundleError, advice="export the bundle again")
     return values if isinstance(values, dict) else {}
 
 

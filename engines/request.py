@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from p2p_export.engines.context import NOWHERE
 from p2p_export.engines.state import State
 from p2p_export.errors import InputError
 from p2p_export.manifest import Limits
@@ -50,13 +51,18 @@ def make_request(
     embeds = _embeds(inputs_embeds, hidden_size, np.dtype(dtype))
     batch, length = embeds.shape[0], embeds.shape[1]
     positions = _positions(position_ids, batch, length, position_axes)
-    visual = np.asarray(visual_mask)
+    visual = as_array(visual_mask, "visual_mask")
     if visual.dtype != np.bool_ or visual.shape != (batch, length):
         raise InputError(
             f"visual_mask is {_form(visual)} and must be bool {[batch, length]}: one entry per "
             "row of inputs_embeds"
         )
     mask = _attention_mask(attention_mask, batch, length)
+    beyond = ((positions < 0) | (positions >= NOWHERE)) & (mask != 0)
+    if beyond.any():
+        raise InputError(
+            f"position_ids holds {positions[beyond][0]} and must count from 0 to {NOWHERE - 1}"
+        )
     if (visual & (mask == 0)).any():
         row, at = np.argwhere(visual & (mask == 0))[0]
         raise InputError(
@@ -66,10 +72,25 @@ def make_request(
     return Request(embeds, positions, visual, mask)
 
 
+def as_array(value: Any, name: str) -> npt.NDArray[Any]:
+    """`value` as NumPy reads it; `InputError` where it reads none."""
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, OverflowError, RuntimeError):
+        raise InputError(
+            f"{name} is no array: its rows are of unequal length or hold no numbers; give a NumPy "
+            "array"
+        ) from None
+
+
 def check_continues(request: Request, state: State | None, graph: str, limits: Limits) -> None:
     """Raise `InputError` unless `request` fits behind `state` and within what was built."""
     past, visual = 0, request.visual_mask.sum(axis=1)
     if state is not None:
+        if not isinstance(state, State):
+            raise InputError(
+                f"the state is a {type(state).__name__} and must be what prefill or decode returned"
+            )
         if state.graph != graph:
             raise InputError(
                 "this state was made by another bundle, or by the other decoder of this one; "
@@ -94,7 +115,7 @@ def check_continues(request: Request, state: State | None, graph: str, limits: L
 
 
 def _embeds(value: Any, hidden_size: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    embeds = np.asarray(value)
+    embeds = as_array(value, "inputs_embeds")
     if embeds.ndim != 3 or embeds.shape[2] != hidden_size or 0 in embeds.shape:
         raise InputError(
             f"inputs_embeds has shape {list(embeds.shape)} and must be [batch, rows, "
@@ -113,19 +134,21 @@ def _embeds(value: Any, hidden_size: int, dtype: np.dtype[Any]) -> npt.NDArray[A
 
 
 def _positions(value: Any, batch: int, length: int, axes: int) -> IntArray:
-    positions = np.asarray(value)
+    positions = as_array(value, "position_ids")
     expected = (batch, length) if axes == 1 else (axes, batch, length)
     if not np.issubdtype(positions.dtype, np.integer) or positions.shape != expected:
         raise InputError(
             f"position_ids is {_form(positions)} and this model needs int64 {list(expected)}"
         )
+    if positions.dtype == np.uint64:  # what int64 cannot hold becomes a number that is refused
+        positions = np.minimum(positions, NOWHERE)
     return np.ascontiguousarray(positions, dtype=np.int64)
 
 
 def _attention_mask(value: Any | None, batch: int, length: int) -> IntArray:
     if value is None:
         return np.ones((batch, length), dtype=np.int64)
-    mask = np.asarray(value)
+    mask = as_array(value, "attention_mask")
     if not np.issubdtype(mask.dtype, np.integer) and mask.dtype != np.bool_:
         raise InputError(f"attention_mask is {mask.dtype} and must be int64 of 0 and 1")
     if mask.shape != (batch, length):

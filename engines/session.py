@@ -17,7 +17,7 @@ from p2p_export.bundle import Bundle
 from p2p_export.engines.backend import DecoderBackend
 from p2p_export.engines.context import Context
 from p2p_export.engines.onnxruntime_backend import CPU, OnnxRuntimeDecoder, OnnxRuntimeOptions
-from p2p_export.engines.request import Request, check_continues, make_request
+from p2p_export.engines.request import Request, as_array, check_continues, make_request
 from p2p_export.engines.row_layouts import ROW_LAYOUTS
 from p2p_export.engines.state import State
 from p2p_export.errors import BundleError, InputError
@@ -45,10 +45,9 @@ def open_bundle(
     bundle is incomplete or damaged, `InputError` for a backend or provider that is not there.
     """
     check_backend(backend)
-    if threads is not None and threads < 1:
-        raise InputError(f"threads is {threads} and must be at least 1")
+    named: Any = (CPU,) if providers is None else providers
+    options = OnnxRuntimeOptions(tuple(named) if isinstance(named, list) else named, threads)
     bundle = Bundle.open(path)
-    options = OnnxRuntimeOptions(tuple(providers) if providers is not None else (CPU,), threads)
     return start(bundle, options, dense=dense)
 
 
@@ -138,7 +137,7 @@ class Session:
 
         Returns and raises as `prefill`.
         """
-        rows = np.shape(inputs_embeds)
+        rows = as_array(inputs_embeds, "inputs_embeds").shape
         if len(rows) != 3 or rows[1] != 1:
             raise InputError(
                 f"decode takes one token per batch row, [B,1,D], and got {list(rows)}; use "

@@ -5,7 +5,6 @@ They need packages of the toolchain (onnx, safetensors, jsonschema), imported wh
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,6 +21,7 @@ from p2p_export.engines.onnxruntime_backend import (
     start_session,
 )
 from p2p_export.errors import BundleError
+from p2p_export.json_reading import read_json
 from p2p_export.manifest import DECODER_FILE, PLAN_FILE, PROXIES_FILE
 from p2p_export.plan import Plan
 from p2p_export.proxies import ProxySet, Site
@@ -111,10 +111,9 @@ def weights_in_place(bundle: Bundle) -> Iterator[Check]:
 
 
 def _plan(bundle: Bundle) -> Plan:
-    try:
-        document = json.loads(bundle.path(PLAN_FILE).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise BundleError(f"{PLAN_FILE} is not JSON: {error}") from None
+    document = read_json(
+        bundle.path(PLAN_FILE), error=BundleError, advice="export the bundle again"
+    )
     return Plan.from_dict(document, where=PLAN_FILE)
 
 

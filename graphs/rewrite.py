@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -14,7 +12,7 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from p2p_export.atomic_file import write_atomically
-from p2p_export.errors import InputError, PlanError, RewriteError
+from p2p_export.errors import InputError, PlanError
 from p2p_export.graphs.elided import lower_elided
 from p2p_export.graphs.emit import Emitter
 from p2p_export.graphs.fused import lower_fused
@@ -22,7 +20,9 @@ from p2p_export.graphs.index_rows import IndexRows
 from p2p_export.graphs.literal import lower_literal
 from p2p_export.graphs.locate import DecoderParts, locate_decoder
 from p2p_export.graphs.rows import Rows
+from p2p_export.graphs.shared_weights import shared_weights, weight_files_of
 from p2p_export.graphs.span_rows import SpanRows
+from p2p_export.output_file import check_output_file
 from p2p_export.plan import Plan
 from p2p_export.proxies import SITES_NEEDED, ProxySet, tensor_name
 
@@ -73,6 +73,13 @@ def rewrite_decoder(
     plan.check_layout(layout)
     started = time.perf_counter()
     model = _load(dense)
+    weights = {f"the weight file {name}": output.parent / name for name in weight_files_of(model)}
+    check_output_file(
+        output, {"the dense graph": dense, "the proxies file": plan.proxies_path, **weights}
+    )
+    taken = [name for name, path in weights.items() if path.absolute() == output.absolute()]
+    if taken:
+        raise InputError(f"{output} is where {taken[0]} belongs; name another output")
     nodes_before = len(model.graph.node)
     if plan.planned:
         graph = gs.import_onnx(model)
@@ -88,8 +95,8 @@ def rewrite_decoder(
         rewritten.metadata_props.extend(model.metadata_props)
     else:
         rewritten = model
-    weight_files = share_weights(rewritten, dense.parent, output.parent)
-    write_atomically(output, rewritten.SerializeToString())
+    with shared_weights(rewritten, dense.parent, output.parent) as weight_files:
+        write_atomically(output, rewritten.SerializeToString())
     modes = {layer: plan.mode(layer) for layer in plan.planned}
     return RewriteReport(
         lowering=lowering,
@@ -115,38 +122,6 @@ def check_plan_fits(plan: Plan, proxies: ProxySet, decoder: DecoderParts) -> Non
                     f"proxy {tensor_name(layer, site)} has shape {list(vector.shape)} and the "
                     f"graph needs [{width}]; use the proxies of this model"
                 )
-
-
-def share_weights(model: onnx.ModelProto, source: Path, target: Path) -> tuple[str, ...]:
-    """Make the external weight files of `model`, which lie in `source`, available in `target`."""
-    names = sorted(
-        {
-            entry.value
-            for tensor in model.graph.initializer
-            for entry in tensor.external_data
-            if entry.key == "location"
-        }
-    )
-    for name in names:
-        if Path(name).name != name:
-            raise RewriteError(
-                f"the graph's weights lie at {name!r}, outside its folder; save it with its "
-                "weights beside it"
-            )
-        origin, destination = source / name, target / name
-        if not origin.is_file():
-            raise InputError(f"the weight file {origin} is missing; put it back beside the graph")
-        if destination.exists():
-            if not destination.samefile(origin):
-                raise InputError(
-                    f"{destination} is there already and is another file; name another folder"
-                )
-            continue
-        try:
-            os.link(origin.resolve(), destination)
-        except OSError:
-            shutil.copyfile(origin, destination)
-    return tuple(names)
 
 
 def _load(path: Path) -> onnx.ModelProto:

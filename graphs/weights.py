@@ -43,7 +43,8 @@ def write_weights(
 ) -> dict[str, WeightLocation]:
     """Write `tensors`, converted to `dtype` one at a time, as safetensors; say where each lies.
 
-    The file appears whole or not at all. Raises `InputError` when it exists or cannot be written.
+    The file appears whole or not at all. Raises `InputError` when it exists or cannot be written,
+    and for a weight that `dtype` cannot hold.
     """
     if path.exists():
         raise InputError(f"{path} is there already; remove it or name another folder")
@@ -64,8 +65,13 @@ def write_weights(
     try:
         with open(partial, "wb") as file:
             file.write(len(encoded).to_bytes(8, "little") + encoded)
-            for tensor in tensors.values():
+            for name, tensor in tensors.items():
                 converted = tensor.detach().to("cpu", dtype).contiguous()
+                if not converted.isfinite().all():
+                    raise InputError(
+                        f"weight {name} holds values that {str(dtype).partition('.')[2]} cannot "
+                        "hold; export with --precision fp32"
+                    )
                 file.write(converted.reshape(-1).view(torch.uint8).numpy().data)
             file.flush()
             os.fsync(file.fileno())

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from p2p_export import flops
-from p2p_export.bundle import check_output, describe_files, writing_bundle
+from p2p_export.bundle import describe_files
 from p2p_export.bundle_readme import bundle_readme
+from p2p_export.bundle_writing import check_output, writing_bundle
 from p2p_export.engines.validation import validate_bundle
 from p2p_export.errors import CheckFailedError, PlanError
 from p2p_export.export_options import ExportOptions, make_options
@@ -30,7 +31,8 @@ from p2p_export.manifest import (
 )
 from p2p_export.model_facts import flops_summary, positions, token_ids, versions
 from p2p_export.models.checkpoint import Checkpoint, find_checkpoint, load_model
-from p2p_export.models.processor_files import copy_processor_files
+from p2p_export.models.checkpoint_weights import check_weights
+from p2p_export.models.processor_files import check_processor_files, copy_processor_files
 from p2p_export.models.vision import VisionInfo
 from p2p_export.plan import Plan, PlanModel, PlanProxies
 from p2p_export.progress import SILENT, Progress
@@ -78,8 +80,12 @@ def export_bundle(
     plan.check_layout(layout)
     output = Path(output).absolute()
     check_output(output, force=force)
-    checkpoint = find_checkpoint(model or plan.model.id, trust_remote_code=trust_remote_code)
+    checkpoint = find_checkpoint(
+        plan.model.id if model is None else model, trust_remote_code=trust_remote_code
+    )
     proxies = _check_plan(plan, checkpoint)
+    check_weights(checkpoint.folder, checkpoint.id, checkpoint.config)
+    check_processor_files(checkpoint.folder, checkpoint.id)
     if plan.certificate is None:
         progress.say(
             "warning: the plan has no certificate, so nothing is guaranteed about what its answers "

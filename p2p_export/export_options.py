@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from p2p_export.errors import InputError
 from p2p_export.manifest import Limits
+from p2p_export.manifest_schema import TARGETS
 
 Precision = Literal["fp32", "fp16"]
 
-TARGETS = ("ort",)
 TARGETS_TO_COME = ("trt", "trt-rtx")
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16")
 LOWERINGS = ("elided", "fused", "literal")

@@ -9,12 +9,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
 from p2p_export.errors import BundleError
+from p2p_export.json_reading import shortened
 from p2p_export.json_schema import first_error
+from p2p_export.manifest_consistency import check_consistent
+from p2p_export.manifest_schema import FORMAT, SCHEMA, manifest_sha256
 from p2p_export.models.decoder_spec import DecoderSpec
 from p2p_export.models.positions import PositionScheme
 from p2p_export.plan import Mode, Newline
 
-FORMAT = "p2p-bundle/1"
 MANIFEST_FILE = "manifest.json"
 
 DECODER_FILE = "decoder.onnx"
@@ -26,102 +28,6 @@ PROXIES_FILE = "proxies.safetensors"
 README_FILE = "README.md"
 GOLDEN_FOLDER = "golden"
 PROCESSOR_FOLDER = "processor"
-
-_COUNT = {"type": ["integer", "null"], "minimum": 1}
-_SIZE = {"type": "integer", "minimum": 0}
-_TEXT = {"type": "string", "minLength": 1}
-_NUMBER = {"type": "number", "minimum": 0}
-_IDS = {"type": "array", "items": _SIZE}
-
-
-def _record(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """An object with exactly these fields."""
-    return {
-        "type": "object",
-        "additionalProperties": False,
-        "required": list(properties),
-        "properties": properties,
-    }
-
-
-_BINDING = _record(
-    {
-        "name": _TEXT,
-        "dtype": _TEXT,
-        "shape": {"type": "array", "items": {"type": ["integer", "string"]}},
-        "role": _TEXT,
-    }
-)
-_BINDINGS = {"type": "array", "items": _BINDING}
-
-SCHEMA: dict[str, Any] = {
-    "$schema": "https://json-schema.org/draft/2020-12/schema",
-    "title": FORMAT,
-    **_record(
-        {
-            "format": {"const": FORMAT},
-            "versions": {"type": "object", "additionalProperties": _TEXT},
-            "target": _TEXT,
-            "precision": {"enum": ["fp32", "fp16", "bf16"]},
-            "lowering": {"enum": ["literal", "fused", "elided"]},
-            "layout": {"enum": ["index", "span"]},
-            "model": _record(
-                {"id": _TEXT, "architecture": _TEXT, "fingerprint": {"type": ["string", "null"]}}
-            ),
-            "decoder": _record(
-                {
-                    "num_hidden_layers": {"type": "integer", "minimum": 1},
-                    "hidden_size": {"type": "integer", "minimum": 1},
-                    "intermediate_size": {"type": "integer", "minimum": 1},
-                    "num_attention_heads": {"type": "integer", "minimum": 1},
-                    "num_key_value_heads": {"type": "integer", "minimum": 1},
-                    "head_dim": {"type": "integer", "minimum": 1},
-                    "vocab_size": {"type": "integer", "minimum": 1},
-                    "rms_norm_eps": {"type": "number", "exclusiveMinimum": 0},
-                    "position_axes": {"enum": [1, 3]},
-                    "mrope_section": _IDS,
-                }
-            ),
-            "layers": {
-                "type": "object",
-                "propertyNames": {"pattern": "^(0|[1-9][0-9]*)$"},
-                "additionalProperties": {"enum": ["dense", "proxy", "frozen"]},
-            },
-            "newline": {"enum": ["visual", "text"]},
-            "tokens": _record(
-                {"image": _IDS, "video": _IDS, "bos": _IDS, "eos": _IDS, "pad": _IDS}
-            ),
-            "positions": _record(
-                {"scheme": {"enum": ["sequential", "mrope"]}, "spatial_merge_size": _COUNT}
-            ),
-            "limits": _record(
-                {"max_context": _COUNT, "max_batch": _COUNT, "max_visual_tokens": _COUNT}
-            ),
-            "graphs": {
-                "type": "object",
-                "additionalProperties": _record({"inputs": _BINDINGS, "outputs": _BINDINGS}),
-            },
-            "vision": {"type": ["object", "null"]},
-            "vision_missing": {"type": ["string", "null"]},
-            "golden": _record(
-                {
-                    "atol": {"type": "number", "exclusiveMinimum": 0},
-                    "rtol": _NUMBER,
-                    "source": {"enum": ["processor", "random"]},
-                    "noise_floor": {"type": "object", "additionalProperties": _NUMBER},
-                }
-            ),
-            "engine": {"type": ["object", "null"]},
-            "flops": {"type": ["object", "null"]},
-            "files": {
-                "type": "object",
-                "additionalProperties": _record(
-                    {"sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"}, "size": _SIZE}
-                ),
-            },
-        }
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -253,16 +159,22 @@ class Manifest:
     def from_dict(cls, document: Any, *, where: str = MANIFEST_FILE) -> Manifest:
         """Build a manifest from parsed JSON; raise `BundleError` naming the field at fault."""
         if isinstance(document, dict) and document.get("format", FORMAT) != FORMAT:
+            found = shortened(repr(document["format"]))
             raise BundleError(
-                f"{where}: `format` is {document['format']!r} and this version reads {FORMAT!r}; "
-                "export the bundle again"
+                f"{where}: `format` is {found} and this version reads {FORMAT!r}; export the "
+                "bundle again"
             )
         error = first_error(document, SCHEMA)
         if error is not None:
             raise BundleError(f"{where}: {error}; export the bundle again")
         for name in document["files"]:
             check_file_name(name, where)
-        values = {key: value for key, value in document.items() if key != "format"}
+        if document["sha256"] != manifest_sha256(document):
+            raise BundleError(
+                f"{where} was changed since the export (its own sha256 differs); copy or export "
+                "the bundle again"
+            )
+        values = {name: document[name] for name in document if name not in ("format", "sha256")}
         values |= {
             "model": BundleModel(**document["model"]),
             "decoder": DecoderSpec.from_dict(document["decoder"]),
@@ -275,7 +187,7 @@ class Manifest:
             "files": {name: BundleFile(**entry) for name, entry in document["files"].items()},
         }
         manifest = cls(**values)
-        _check_consistent(manifest, where)
+        check_consistent(manifest, where)
         return manifest
 
     def to_dict(self) -> dict[str, Any]:
@@ -285,7 +197,7 @@ class Manifest:
         document["layers"] = {str(i): self.layers[i] for i in sorted(self.layers)}
         document["files"] = {name: document["files"][name] for name in sorted(self.files)}
         plain: dict[str, Any] = json.loads(json.dumps({"format": FORMAT, **document}))
-        return plain
+        return {**plain, "sha256": manifest_sha256(plain)}
 
     def to_json(self) -> bytes:
         return (json.dumps(self.to_dict(), indent=2) + "\n").encode()
@@ -307,18 +219,3 @@ def _graph(entry: Mapping[str, Any]) -> GraphBindings:
         return tuple(Binding(**{**b, "shape": tuple(b["shape"])}) for b in entry[side])
 
     return GraphBindings(bindings("inputs"), bindings("outputs"))
-
-
-def _check_consistent(manifest: Manifest, where: str) -> None:
-    beyond = [i for i in manifest.layers if i >= manifest.decoder.num_hidden_layers]
-    if beyond:
-        raise BundleError(
-            f"{where}: `layers` lists layer {min(beyond)} and the decoder has "
-            f"{manifest.decoder.num_hidden_layers}; export the bundle again"
-        )
-    for name in (DECODER_FILE, *manifest.graphs):
-        if name not in manifest.files or name not in manifest.graphs:
-            raise BundleError(
-                f"{where}: {name} is not listed under both `files` and `graphs`; export the "
-                "bundle again"
-            )

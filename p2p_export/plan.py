@@ -11,11 +11,19 @@ from typing import Any, Literal, cast
 
 from p2p_export.atomic_file import write_atomically
 from p2p_export.errors import PlanError
+from p2p_export.json_reading import read_json, shortened
 
 Mode = Literal["dense", "proxy", "frozen"]
 Newline = Literal["visual", "text"]
 
 FORMAT = "p2p-plan/1"
+
+# Far above any model; what loops over layers trusts it.
+MOST_LAYERS = 9999
+# A layer's number as a JSON key.
+LAYER_NUMBER = "^(0|[1-9][0-9]{0,3})$"
+# No NUL and no other control character, which no path and no model's name can hold.
+_NAME = {"type": "string", "minLength": 1, "maxLength": 4096, "pattern": r"^[^\x00-\x1f\x7f]+$"}
 
 # Checked by `Plan.from_dict`; kept next to the dataclass so that the two move together.
 SCHEMA: dict[str, Any] = {
@@ -31,15 +39,19 @@ SCHEMA: dict[str, Any] = {
             "additionalProperties": False,
             "required": ["id"],
             "properties": {
-                "id": {"type": "string", "minLength": 1},
+                "id": _NAME,
                 "architecture": {"type": ["string", "null"]},
-                "num_hidden_layers": {"type": ["integer", "null"], "minimum": 1},
+                "num_hidden_layers": {
+                    "type": ["integer", "null"],
+                    "minimum": 1,
+                    "maximum": MOST_LAYERS,
+                },
                 "fingerprint": {"type": ["string", "null"]},
             },
         },
         "layers": {
             "type": "object",
-            "propertyNames": {"pattern": "^(0|[1-9][0-9]*)$"},
+            "propertyNames": {"pattern": LAYER_NUMBER},
             "additionalProperties": {"enum": ["dense", "proxy", "frozen"]},
         },
         "visual": {
@@ -52,7 +64,7 @@ SCHEMA: dict[str, Any] = {
             "additionalProperties": False,
             "required": ["file"],
             "properties": {
-                "file": {"type": "string", "minLength": 1},
+                "file": _NAME,
                 "sha256": {"type": ["string", "null"], "pattern": "^[0-9a-f]{64}$"},
                 "kind": {"enum": ["mean", "zero", "noise", "random-token", None]},
             },
@@ -210,18 +222,13 @@ class Plan:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Plan:
         """Read plan.json; raise `PlanError` with one sentence when it cannot be used."""
-        path = Path(path)
         try:
-            text = path.read_text(encoding="utf-8")
+            document = read_json(path, error=PlanError, advice="see docs/plan-file.md")
         except FileNotFoundError:
-            raise PlanError(f"no plan at {path}; make one with `p2p-export plan`") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise PlanError(f"{path} cannot be read as a plan: {error}") from None
-        try:
-            document = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise PlanError(f"{path} is not JSON: {error}; see docs/plan-file.md") from None
-        return replace(cls.from_dict(document, where=str(path)), folder=path.parent)
+            raise PlanError(
+                f"no plan at {shortened(str(path))}; make one with `p2p-export plan`"
+            ) from None
+        return replace(cls.from_dict(document, where=str(path)), folder=Path(path).parent)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write plan.json, whole or not at all."""
@@ -229,15 +236,21 @@ class Plan:
 
 
 def _check_schema(document: Any, where: str) -> None:
-    from jsonschema import Draft202012Validator
+    from jsonschema import Draft202012Validator, validators
     from jsonschema.exceptions import best_match
 
+    # JSON Schema takes 8.0 for an integer; what counts with it does not.
+    types = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, v: type(v) is int)
+    validator: Any = validators.extend(Draft202012Validator, type_checker=types)
+
     if isinstance(document, dict) and document.get("format", FORMAT) != FORMAT:
+        found = shortened(repr(document["format"]))
         raise PlanError(
-            f"{where}: `format` is {document['format']!r} and this version reads {FORMAT!r}"
+            f"{where}: `format` is {found} and this version reads {FORMAT!r}; make the plan again"
         )
-    error = best_match(Draft202012Validator(SCHEMA).iter_errors(document))
+    error = best_match(validator(SCHEMA).iter_errors(document))
     if error is not None:
         at = ".".join(str(part) for part in error.absolute_path)
         field_name = f"`{at}`: " if at else ""
-        raise PlanError(f"{where}: {field_name}{error.message}; see docs/plan-file.md")
+        message = shortened(error.message)
+        raise PlanError(f"{where}: {field_name}{message}; see docs/plan-file.md")

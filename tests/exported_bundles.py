@@ -18,6 +18,7 @@ from p2p_export import Plan
 from p2p_export.bundle import describe_files
 from p2p_export.export import export_bundle
 from p2p_export.manifest import MANIFEST_FILE
+from p2p_export.manifest_schema import manifest_sha256
 from p2p_export.models import family_of
 from p2p_export.plan import PlanModel, PlanProxies
 
@@ -77,9 +78,11 @@ def copy_of(source: Path, target: Path) -> Path:
 
 
 def change_manifest(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change the document and sign it again, as someone would who wants to be believed."""
     path = folder / MANIFEST_FILE
     document = json.loads(path.read_text())
     change(document)
+    document["sha256"] = manifest_sha256(document)
     path.write_text(json.dumps(document))
 
 

@@ -6,13 +6,17 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 from answering_bundle import picture, processor, tokenizer
+from exported_bundles import checkpoint, copy_of, plan_for
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import LlavaConfig, Qwen2_5_VLConfig
 
+from p2p_export.errors import InputError
+from p2p_export.export import export_bundle
 from p2p_export.models import family_of
-from p2p_export.models.checkpoint import Checkpoint, load_processor
+from p2p_export.models.checkpoint import Checkpoint, find_checkpoint, load_processor
 from p2p_export.models.processor_files import copy_processor_files
 
 
@@ -46,6 +50,31 @@ def test_a_model_without_processor_files_makes_no_folder(tmp_path: Path) -> None
     assert not (tmp_path / "processor").exists()
     LlavaConfig().save_pretrained(tmp_path / "model")
     assert copy_processor_files(tmp_path / "model", tmp_path / "processor") == ("config.json",)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("tokenizer.json", "{"),
+        ("tokenizer.json", '{"model": 3}'),
+        ("tokenizer.json", ""),
+        ("tokenizer_config.json", "{"),
+        ("tokenizer_config.json", "[1]"),
+        ("tokenizer_config.json", '{"a":' * 100_000),
+        ("processor_config.json", "null"),
+        ("generation_config.json", "{"),
+    ],
+)
+def test_a_damaged_file_is_named_before_anything_is_exported(
+    tmp_path: Path, file: str, content: str
+) -> None:
+    model = copy_of(checkpoint("llava"), tmp_path / "model")
+    (model / file).write_text(content)
+    with pytest.raises(InputError, match=file.replace(".", r"\.")):
+        export_bundle(plan_for("llava"), tmp_path / "bundle", model=str(model))
+    with pytest.raises(InputError, match=file.replace(".", r"\.")):
+        load_processor(find_checkpoint(str(model)))
+    assert not (tmp_path / "bundle").exists()
 
 
 def test_qwens_processor_loads_for_images_without_torchvision(tmp_path: Path) -> None:

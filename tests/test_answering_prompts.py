@@ -151,5 +151,5 @@ def test_bad_processor_files_are_refused_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"does not take this prompt .system only"):
         Prompter(tmp_path, image_token_id=3).render("w1", 0)
     (tmp_path / "tokenizer_config.json").write_text("no JSON")
-    with pytest.raises(BundleError, match=r"tokenizer_config\.json is no JSON"):
+    with pytest.raises(BundleError, match=r"tokenizer_config\.json is not JSON"):
         Prompter(tmp_path, image_token_id=3)

@@ -15,7 +15,6 @@ from p2p_export.errors import BundleError
 from p2p_export.json_schema import first_error
 from p2p_export.manifest import (
     DECODER_FILE,
-    SCHEMA,
     Binding,
     BundleFile,
     BundleModel,
@@ -26,6 +25,7 @@ from p2p_export.manifest import (
     Positions,
     TokenIds,
 )
+from p2p_export.manifest_schema import SCHEMA, manifest_sha256
 from p2p_export.models import DecoderSpec
 
 MANIFEST = Manifest(
@@ -53,8 +53,20 @@ MANIFEST = Manifest(
 )
 
 
+VISION = {
+    "kind": "clip-projector",
+    "inputs": ["pixel_values"],
+    "rows_per_image": 16,
+    "spatial_merge_size": 1,
+    "window_blocks": 0,
+    "graph": "vision.onnx",
+    "weights": "vision.weights.safetensors",
+}
+
+
 def changed(path: str, value: Any) -> dict[str, Any]:
-    """The manifest's document with one field set, or removed when `value` is the word DELETE."""
+    """The manifest's document with one field set, or removed when `value` is the word DELETE; its
+    own sum is that of what it says then."""
     document = copy.deepcopy(MANIFEST.to_dict())
     *parents, last = path.split("/")
     at = document
@@ -64,7 +76,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         del at[last]
     else:
         at[last] = value
-    return document
+    return {**document, "sha256": manifest_sha256(document)}
 
 
 def test_a_manifest_reads_back_as_it_was_written() -> None:
@@ -81,6 +93,24 @@ def test_a_manifest_reads_back_as_it_was_written() -> None:
         ("decoder/hidden_size", "48", "`decoder.hidden_size`"),
         ("decoder/hidden_size", True, "`decoder.hidden_size`"),
         ("decoder/head_dim", 0, "at least 1"),
+        ("decoder/hidden_size", 48.0, "`decoder.hidden_size`"),
+        ("decoder/hidden_size", 64, "inputs_embeds of decoder.onnx has shape"),
+        ("decoder/vocab_size", 5, "logits of decoder.onnx has shape"),
+        ("decoder/num_hidden_layers", 10**9, "at most 9999"),
+        ("decoder/num_key_value_heads", 3, "no multiple"),
+        ("decoder/mrope_section", [], "`decoder.mrope_section` is []"),
+        ("decoder/position_axes", True, "`decoder.position_axes`"),
+        ("positions/scheme", "sequential", "positions are sequential"),
+        ("positions/spatial_merge_size", None, "`positions.spatial_merge_size` is None"),
+        ("positions/spatial_merge_size", 10**9, "at most 65536"),
+        ("tokens/image", [10**30], "`tokens.image.0`"),
+        ("target", "trt-9", "`target`"),
+        ("layers", {"9" * 5000: "proxy"}, "`layers."),
+        ("vision", {}, "`vision.kind` is missing"),
+        ("vision", VISION | {"kind": "vit"}, "`vision.kind`"),
+        ("vision", VISION | {"inputs": None}, "`vision.inputs`"),
+        ("vision", VISION | {"inputs": ["frame_rows"]}, "does not have"),
+        ("vision", VISION, "`graphs` does not list"),
         ("decoder/rms_norm_eps", 0, "above 0"),
         ("decoder/position_axes", 2, "`decoder.position_axes`"),
         ("limits/max_batch", -1, "`limits.max_batch`"),
@@ -106,6 +136,38 @@ def test_each_wrong_field_is_named(path: str, value: Any, said: str) -> None:
     assert len(str(error.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("decoder/rms_norm_eps", 1e-5),
+        ("tokens/eos", []),
+        ("tokens/image", [4]),
+        ("limits/max_context", 1),
+        ("limits/max_batch", None),
+        ("golden/atol", 1e300),
+        ("golden/noise_floor", {"logits": 1.0}),
+        ("precision", "fp16"),
+        ("layout", "span"),
+        ("lowering", "elided"),
+        ("model/architecture", "llava"),
+        ("newline", "text"),
+        ("layers", {"1": "frozen", "3": "frozen"}),
+        ("flops", {"tokens": {"total": 1}}),
+    ],
+)
+def test_a_field_changed_since_the_export_is_seen(path: str, value: Any) -> None:
+    document = {**changed(path, value), "sha256": MANIFEST.to_dict()["sha256"]}
+    assert Manifest.from_dict(changed(path, value)) != MANIFEST
+    with pytest.raises(BundleError, match="was changed since the export"):
+        Manifest.from_dict(document)
+
+
+def test_the_sum_does_not_depend_on_blanks_or_the_order_of_fields() -> None:
+    document = MANIFEST.to_dict()
+    turned = json.loads(json.dumps(dict(reversed(document.items()))))
+    assert Manifest.from_dict(turned) == MANIFEST
+
+
 @pytest.mark.parametrize("document", [None, [], 3, "p2p-bundle/1", {}])
 def test_what_is_no_manifest_at_all_is_refused(document: Any) -> None:
     with pytest.raises(BundleError):
@@ -122,6 +184,13 @@ def test_a_file_name_that_could_lead_outside_is_refused(name: str) -> None:
         Manifest.from_dict(document)
 
 
+# As we read it, an integer is written as one.
+STRICT = jsonschema.validators.extend(
+    jsonschema.Draft202012Validator,
+    type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine(
+        "integer", lambda _, value: isinstance(value, int) and not isinstance(value, bool)
+    ),
+)
 PLACES = [
     "format", "versions", "decoder", "decoder/vocab_size", "decoder/mrope_section", "layers",
     "layers/1", "tokens/image", "positions/spatial_merge_size", "limits/max_batch", "vision",
@@ -143,7 +212,7 @@ VALUES = st.one_of(
 @given(st.sampled_from(PLACES), VALUES)
 def test_our_reader_of_schemas_judges_as_jsonschema_does(path: str, value: Any) -> None:
     document = changed_anywhere(path, value)
-    valid = jsonschema.Draft202012Validator(SCHEMA).is_valid(document)
+    valid = STRICT(SCHEMA).is_valid(document)
     assert (first_error(document, SCHEMA) is None) == valid
 
 

@@ -76,6 +76,8 @@ def test_images_are_relative_to_the_named_folder(folder: Path) -> None:
         ({**GOOD, "imgae": "a.png"}, "line 2: unknown field 'imgae'; the fields are image,"),
         ({"image": "a.png", "answer": "yes"}, "line 2: the field 'question' is missing"),
         ({**GOOD, "question": " "}, "line 2: `question` is ' ' and must be a text"),
+        ({**GOOD, "answer": "\u200b\u00a0"}, "line 2: `answer` is .* and must be a text"),
+        ({**GOOD, "answer": "\ud800"}, "line 2 is not JSON"),
         ({**GOOD, "answer": 3}, "line 2: `answer` is 3 and must be a text"),
         ({**GOOD, "answer": []}, "line 2: `answer` is"),
         ({**GOOD, "choices": "red"}, "line 2: `choices` is 'red' and must be a list"),

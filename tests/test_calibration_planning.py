@@ -273,7 +273,7 @@ def test_bad_input_is_refused_before_the_model_is_loaded(
     def never(*_arguments: Any, **_options: Any) -> None:
         raise AssertionError("the model was loaded")
 
-    monkeypatch.setattr(planning.LoadedModel, "load", never)
+    monkeypatch.setattr(planning, "load_model", never)
     options = {"checkpoint_name": str(folder), "data": "tiny-vqa", **SMALL, **change}
     with pytest.raises(InputError, match=sentence) as caught:
         make_plan(output=tmp_path / "plan.json", **options)

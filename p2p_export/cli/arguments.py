@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from p2p_export.errors import InputError
+from p2p_export.json_reading import shortened
 
 
 class Parser(argparse.ArgumentParser):
@@ -84,7 +85,7 @@ def _number(text: str, kind: Callable[[str], float], name: str) -> float:
     try:
         return kind(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {name}") from None
+        raise argparse.ArgumentTypeError(f"{shortened(text)!r} is not {name}") from None
 
 
 def _indented(text: str) -> str:

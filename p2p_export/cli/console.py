@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 from p2p_export.cli.progress_bars import make_progress
+from p2p_export.cli.streams import unwritable
+from p2p_export.errors import InputError
 from p2p_export.progress import Progress
 
 # Width of tables that go to a file or a pipe, where there is no terminal to ask.
@@ -24,7 +27,8 @@ class Console:
 
     def say(self, line: str) -> None:
         """A line of the result."""
-        print(line, file=self.stdout)
+        with self._writing():
+            print(line, file=self.stdout)
 
     def warn(self, sentence: str) -> None:
         """A line on stderr that is not part of the result."""
@@ -32,7 +36,8 @@ class Console:
 
     def document(self, value: Any) -> None:
         """The result as JSON."""
-        print(json.dumps(value, indent=2, default=str), file=self.stdout)
+        with self._writing():
+            print(json.dumps(value, indent=2, default=str), file=self.stdout)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """A table of the result; columns behind the first are aligned right when all numbers."""
@@ -53,7 +58,19 @@ class Console:
             table.add_column(Text(column), justify="right" if numbers else "left", overflow="fold")
         for row in rows:
             table.add_row(*(Text(cell) for cell in row))
-        RichConsole(file=self.stdout, width=width, highlight=False).print(table)
+        with self._writing():
+            RichConsole(file=self.stdout, width=width, highlight=False).print(table)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Written when the body ends, or said that it cannot be; a reader that has gone is fine."""
+        try:
+            yield
+            self.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise InputError(unwritable(error)) from None
 
     def _plain_table(
         self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]

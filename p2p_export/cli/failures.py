@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from p2p_export.errors import P2PError
+from p2p_export.json_reading import shortened
 
 # What to install for a dependency that is missing, by the name of its top module.
 INSTALL: Mapping[str, str] = {
@@ -37,7 +39,17 @@ INSTALL: Mapping[str, str] = {
 }
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+# What no file can be called, wherever the name was given.
+NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP)
 NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+class TerminatedError(BaseException):
+    """A signal that asks the process to end; like KeyboardInterrupt nobody swallows it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.signal = signal.Signals(number)
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,8 @@ def failure_of(error: BaseException) -> Failure:
         return Failure(_one_line(str(error)), error.exit_code)
     if isinstance(error, KeyboardInterrupt):
         return Failure("interrupted", 130)
+    if isinstance(error, TerminatedError):
+        return Failure(f"stopped by {error.signal.name}", 128 + error.signal)
     if isinstance(error, MemoryError):
         return Failure("not enough memory; ask for less at once or use a larger machine", 2)
     if isinstance(error, ModuleNotFoundError):
@@ -62,8 +76,11 @@ def failure_of(error: BaseException) -> Failure:
             return Failure(f"this needs {top}, which is not installed; {INSTALL[top]}", 2)
     if isinstance(error, OSError):
         where = f" at {error.filename}" if error.filename else ""
+        if error.errno in NO_PATH:
+            path = shortened(str(error.filename))
+            return Failure(f"{path} can be no path here ({error.strerror}); name another", 2)
         if error.errno in NO_SPACE:
-            return Failure(f"the disk is full{where}; free space or name another place with -o", 2)
+            return Failure(f"the disk is full{where}; free space or name another place", 2)
         if error.errno in NOT_ALLOWED:
             reason = (error.strerror or "permission denied").lower()
             return Failure(f"{reason}{where}; name a place you may read and write", 2)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
+import signal
 import sys
 import traceback
 import warnings
@@ -16,8 +17,9 @@ from collections.abc import Iterator, Sequence
 from p2p_export import __version__
 from p2p_export.cli.arguments import Parser, make_parser
 from p2p_export.cli.console import Console
-from p2p_export.cli.failures import failure_of
+from p2p_export.cli.failures import TerminatedError, failure_of
 from p2p_export.cli.registry import EXPORT, LATER_VERBS, VERBS, VerbModule, load_verb
+from p2p_export.cli.streams import forget_stdout, streams_usable, unwritable
 from p2p_export.errors import InputError
 
 PROG = "p2p-export"
@@ -25,11 +27,22 @@ PROG = "p2p-export"
 
 def entry_point() -> None:
     """The console script."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` has it ignored
+            signal.signal(number, _terminate)
+    if not streams_usable():
+        print(f"{PROG}: standard output is closed; send it to a file or a pipe", file=sys.stderr)
+        sys.exit(2)
     code = main(sys.argv[1:])
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        _forget_stdout()
+        forget_stdout()
+    except OSError as error:
+        forget_stdout()
+        if code == 0:
+            print(f"{PROG}: {unwritable(error)}", file=sys.stderr)
+            code = 2
     sys.exit(code)
 
 
@@ -41,9 +54,9 @@ def main(argv: Sequence[str]) -> int:
     except SystemExit as stop:  # argparse, behind --help and --version
         return int(stop.code or 0)
     except BrokenPipeError:  # `p2p-export ... | head`
-        _forget_stdout()
+        forget_stdout()
         return 0
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last line of defence
+    except (Exception, KeyboardInterrupt, TerminatedError) as error:  # noqa: BLE001 - the last line of defence
         if debug:
             traceback.print_exc()
         failure = failure_of(error)
@@ -113,6 +126,8 @@ def _stdout_for_result_only(
     return contextlib.redirect_stdout(sys.stderr) if json_output else contextlib.nullcontext()
 
 
-def _forget_stdout() -> None:
-    """The reader is gone: point stdout at nothing, so that Python's last flush stays silent."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+def _terminate(number: int, _frame: object) -> None:
+    """Unwind, so that temporary folders go; once, since cleaning up takes its time."""
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)
+    raise TerminatedError(number)

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from p2p_export.errors import InputError
+from p2p_export.json_reading import shortened
 from p2p_export.models import Family, family_of
+from p2p_export.models.checkpoint_config import (
+    CONFIG_FILE,
+    REFUSALS,
+    check_spec,
+    read_config,
+    reason_of,
+    transformers_config,
+)
+from p2p_export.models.checkpoint_weights import check_finite, check_weights, weight_files
 from p2p_export.models.decoder_spec import DecoderSpec
+from p2p_export.models.processor_files import check_processor_files
 from p2p_export.safetensors_header import read_header
 
 BUILTIN_FOLDER = Path(__file__).resolve().parent.parent / "builtin"
 HUB_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 SAMPLED_BYTES = 4096
+MODEL_NAMES = "a folder, a hub name or a built-in model"
 
 
 @dataclass(frozen=True)
@@ -36,11 +48,11 @@ class Checkpoint:
     def fingerprint(self) -> str:
         """sha256 over the config and each tensor's name, shape, dtype and sampled bytes."""
         digest = hashlib.sha256()
-        config = json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
+        config = read_config(self.folder, self.id)
         for volatile in ("transformers_version", "_name_or_path"):
             config.pop(volatile, None)
         digest.update(json.dumps(config, sort_keys=True).encode())
-        for line in sorted(_tensor_lines(self.folder)):
+        for line in sorted(_tensor_lines(weight_files(self.folder, self.id))):
             digest.update(line)
         return digest.hexdigest()
 
@@ -55,52 +67,41 @@ def builtin_models() -> tuple[str, ...]:
 def find_checkpoint(name: str, *, trust_remote_code: bool = False) -> Checkpoint:
     """Resolve `name` and read its config; `InputError` when there is no such model."""
     folder = _folder_of(name)
-    if not (folder / "config.json").is_file():
+    if not (folder / CONFIG_FILE).is_file():
         raise InputError(
-            f"{name} has no config.json; name a folder that holds a transformers checkpoint"
+            f"{name} has no {CONFIG_FILE}; name a folder that holds a transformers checkpoint"
         )
-    from transformers import AutoConfig
-
-    try:
-        config = AutoConfig.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=trust_remote_code
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        model_type = _model_type(folder)
-        raise InputError(
-            f"the config of {name} (model_type {model_type!r}) cannot be read: "
-            f"{str(error).splitlines()[0]}"
-        ) from None
-    return Checkpoint(id=name, folder=folder, config=config, family=family_of(config))
+    config = transformers_config(folder, name, trust_remote_code=trust_remote_code)
+    checkpoint = Checkpoint(id=name, folder=folder, config=config, family=family_of(config))
+    check_spec(checkpoint.spec, name)
+    return checkpoint
 
 
 def load_model(checkpoint: Checkpoint, *, dtype: str = "float32") -> Any:
     """The transformers model in eval mode, eager attention, from safetensors alone.
 
-    `dtype` is a torch dtype name or "auto" for the checkpoint's own.
+    `dtype` is a torch dtype name or "auto" for the checkpoint's own. Raises `InputError` unless the
+    weight files hold exactly the weights that the config describes, all of them finite.
     """
     from safetensors import SafetensorError
     from transformers import AutoModelForImageTextToText
 
+    check_weights(checkpoint.folder, checkpoint.id, checkpoint.config)
+    refusals: tuple[type[Exception], ...] = (*REFUSALS, SafetensorError)
     try:
-        model, loading = AutoModelForImageTextToText.from_pretrained(
+        model = AutoModelForImageTextToText.from_pretrained(
             checkpoint.folder,
             dtype=dtype,
             attn_implementation="eager",
             local_files_only=True,
             use_safetensors=True,
-            output_loading_info=True,
         )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except refusals as error:
         raise InputError(
-            f"the weights of {checkpoint.id} cannot be loaded: {str(error).splitlines()[0]}"
+            f"the weights of {checkpoint.id} cannot be loaded: {reason_of(error)}; fetch the "
+            "checkpoint again"
         ) from None
-    missing = sorted(loading["missing_keys"])
-    if missing:
-        raise InputError(
-            f"the checkpoint {checkpoint.id} lacks {len(missing)} of its weights, first "
-            f"{missing[0]}; download it again"
-        )
+    check_finite(model, checkpoint.id)
     return model.eval()
 
 
@@ -111,55 +112,55 @@ def load_processor(checkpoint: Checkpoint, *, trust_remote_code: bool = False) -
     from p2p_export.models.image_only_processor import image_only
 
     video_less = image_only(checkpoint.folder)
+    check_processor_files(checkpoint.folder, checkpoint.id)
     try:
         return (video_less or AutoProcessor).from_pretrained(
             checkpoint.folder, local_files_only=True, trust_remote_code=trust_remote_code
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except REFUSALS as error:
         raise InputError(
-            f"{checkpoint.id} has no processor that transformers can load "
-            f"({str(error).splitlines()[0]}); add its tokenizer and image processor files"
+            f"{checkpoint.id} has no processor that transformers can load ({reason_of(error)}); "
+            "add its tokenizer and image processor files"
         ) from None
 
 
 def _folder_of(name: str) -> Path:
+    if not name.strip():
+        raise InputError(f"the model's name is empty; name {MODEL_NAMES}")
     if name in builtin_models():
         return BUILTIN_FOLDER / name
-    folder = Path(name)
-    if folder.is_dir():
-        return folder
-    if folder.exists():
-        raise InputError(f"{name} is a file; name the folder that holds the checkpoint")
+    folder, shown = Path(name), shortened(name)
+    try:
+        if folder.is_dir():
+            return folder
+        there = folder.exists()
+    except (OSError, ValueError):  # longer than a path may be, or a NUL in it
+        raise InputError(f"{shown!r} is no path and no hub name; name {MODEL_NAMES}") from None
+    if there:
+        raise InputError(f"{shown} is a file; name the folder that holds the checkpoint")
     looks_like_hub_name = name.count("/") <= 1 and not name.startswith((".", "/", "~"))
     if not looks_like_hub_name:
-        raise InputError(f"no model folder at {name}; check the path")
+        raise InputError(f"no model folder at {shown}; check the path")
     return _hub_snapshot(name)
 
 
 def _hub_snapshot(name: str) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
         return Path(snapshot_download(name, allow_patterns=list(HUB_FILES)))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         raise InputError(
-            f"no model {name!r}: not built in ({', '.join(builtin_models())}), not a folder, and "
-            f"the hub did not give it ({type(error).__name__}); check the name or the connection"
+            f"no model {shortened(name)!r}: not built in ({', '.join(builtin_models())}), not a "
+            f"folder, and the hub did not give it ({type(error).__name__}); check the name or the "
+            "connection"
         ) from None
 
 
-def _model_type(folder: Path) -> str | None:
-    try:
-        value = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return value.get("model_type") if isinstance(value, dict) else None
-
-
-def _tensor_lines(folder: Path) -> Iterator[bytes]:
-    """One line per tensor of the folder's safetensors files, read from headers and samples."""
-    for path in sorted(folder.glob("*.safetensors")):
+def _tensor_lines(paths: Sequence[Path]) -> Iterator[bytes]:
+    """One line per tensor of the weight files, read from headers and samples."""
+    for path in paths:
         entries = read_header(path)
         with open(path, "rb") as file:
             for name, entry in entries.items():

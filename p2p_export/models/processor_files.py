@@ -5,7 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from p2p_export.errors import InputError
+from p2p_export.json_reading import read_json, shortened
+
 TOKENIZER_FILE = "tokenizer.json"
+CHAT_TEMPLATE_FILE = "chat_template.jinja"
 PROCESSOR_FILES = (
     "config.json",
     "generation_config.json",
@@ -17,8 +21,29 @@ PROCESSOR_FILES = (
     "preprocessor_config.json",
     "video_preprocessor_config.json",
     "chat_template.json",
-    "chat_template.jinja",
+    CHAT_TEMPLATE_FILE,
 )
+
+
+def check_processor_files(checkpoint: Path, name: str) -> None:
+    """Raise `InputError` for a file of these that is there and damaged; none has to be there."""
+    advice = f"fetch the files of {shortened(name)} again"
+    for file in PROCESSOR_FILES:
+        path = checkpoint / file
+        if path.is_file() and file not in (TOKENIZER_FILE, CHAT_TEMPLATE_FILE):
+            document = read_json(path, advice=advice)
+            if not isinstance(document, dict):
+                raise InputError(f"{path} is no JSON object; {advice}")
+    if (checkpoint / TOKENIZER_FILE).is_file():
+        from tokenizers import Tokenizer
+
+        try:
+            Tokenizer.from_file(str(checkpoint / TOKENIZER_FILE))
+        except Exception as error:  # noqa: BLE001 (the package raises bare Exception)
+            reason = shortened(str(error))
+            raise InputError(
+                f"{checkpoint / TOKENIZER_FILE} is no tokenizer ({reason}); {advice}"
+            ) from None
 
 
 def copy_processor_files(checkpoint: Path, folder: Path) -> tuple[str, ...]:

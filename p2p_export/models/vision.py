@@ -20,9 +20,43 @@ import numpy as np
 import numpy.typing as npt
 
 from p2p_export.errors import BundleError
+from p2p_export.json_schema import first_error
 
 IntArray = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
+
+
+_SIDE = {"type": "integer", "minimum": 0, "maximum": 2**16}
+# What each kind's graph may take.
+INPUTS: Mapping[str, tuple[str, ...]] = {
+    "clip-projector": ("pixel_values",),
+    "qwen2_5_vl": (
+        "pixel_values",
+        "rotary_position_ids",
+        "frame_rows",
+        "frame_slots",
+        "window_rows",
+        "window_slots",
+    ),
+}
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["kind", "inputs", "rows_per_image", "spatial_merge_size", "window_blocks"],
+    "properties": {
+        "kind": {"enum": list(INPUTS)},
+        "inputs": {
+            "type": "array",
+            "minItems": 1,
+            "items": {"enum": sorted(set().union(*INPUTS.values()))},
+        },
+        "rows_per_image": {"type": ["integer", "null"], "minimum": 1, "maximum": 2**31 - 1},
+        "spatial_merge_size": {**_SIDE, "minimum": 1},
+        "window_blocks": _SIDE,
+        "graph": {"type": "string", "minLength": 1},
+        "weights": {"type": "string", "minLength": 1},
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -45,13 +79,23 @@ class VisionInfo:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> VisionInfo:
-        try:
-            return cls(**{**values, "inputs": tuple(values["inputs"])})
-        except (KeyError, TypeError) as error:
-            raise BundleError(
-                f"the manifest's `vision` entry is not one this version reads ({error}); "
-                "export the bundle again"
-            ) from None
+        """Read the manifest's entry; `BundleError` when this version cannot use it."""
+        error = first_error(dict(values), SCHEMA)
+        if error is None:
+            info = cls(**{**values, "inputs": tuple(values["inputs"])})
+            error = info._misfit()
+        if error is not None:
+            raise BundleError(f"the manifest's `vision`: {error}; export the bundle again")
+        return info
+
+    def _misfit(self) -> str | None:
+        """What of the fields does not go together, or None."""
+        foreign = [name for name in self.inputs if name not in INPUTS[self.kind]]
+        if foreign:
+            return f"`inputs` names {foreign[0]}, which kind {self.kind} does not have"
+        if (self.rows_per_image is None) != (self.kind == "qwen2_5_vl"):
+            return f"`rows_per_image` is {self.rows_per_image}, which kind {self.kind} cannot have"
+        return None
 
 
 def vision_inputs(info: VisionInfo, processed: Mapping[str, Array]) -> dict[str, Array]:

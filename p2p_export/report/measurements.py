@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from p2p_export.errors import InputError
+from p2p_export.json_reading import read_json
 from p2p_export.plan import Plan
 from p2p_export.report.view import Answered, Curve
 
@@ -199,12 +199,11 @@ def _answered(item: Mapping[str, Any]) -> Answered:
 
 
 def _json(path: Path, verb: str) -> Any:
+    advice = f"make it with `p2p-export {verb} -o`"
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return read_json(path, advice=advice)
     except FileNotFoundError:
-        raise InputError(f"there is no {path}; make it with `p2p-export {verb} -o`") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"{path} cannot be read as JSON: {error}") from None
+        raise InputError(f"there is no {path}; {advice}") from None
 
 
 def _pairs(values: Mapping[str, Any]) -> str:
@@ -216,6 +215,6 @@ def _fields_of(what: str, remedy: str) -> Iterator[None]:
     """A missing or malformed field becomes an `InputError` that names the file."""
     try:
         yield
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise InputError(f"{what} is not as we write it ({reason}); {remedy}") from None

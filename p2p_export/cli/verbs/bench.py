@@ -11,6 +11,7 @@ from p2p_export.atomic_file import write_atomically
 from p2p_export.cli.arguments import add_json, positive_int, size
 from p2p_export.cli.console import Console
 from p2p_export.errors import InputError
+from p2p_export.output_file import check_output_file
 from p2p_export.quantities import bytes_text, percent_text
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from p2p_export.bundle import read_manifest
     from p2p_export.engines.benchmark import bench_bundle
 
-    if args.output and not Path(args.output).absolute().parent.is_dir():
-        raise InputError(f"there is no folder for {args.output}; make it or name another file")
+    if args.output:
+        check_output_file(args.output, {"the bundle": args.bundle})
     visual, text = args.visual_tokens, args.text_tokens
     if visual is None or text is None:
         tokens = (read_manifest(Path(args.bundle)).flops or {}).get("tokens")

@@ -11,6 +11,7 @@ from p2p_export.atomic_file import write_atomically
 from p2p_export.cli.arguments import add_json, positive_int
 from p2p_export.cli.console import Console
 from p2p_export.errors import InputError
+from p2p_export.output_file import check_output_file
 from p2p_export.quantities import accuracy_text, percent_text
 
 if TYPE_CHECKING:
@@ -64,9 +65,10 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
     if (args.bundle is None) == (args.plan is None):
         raise InputError("name either a bundle or a --plan to evaluate, not both and not neither")
-    if args.output and not Path(args.output).absolute().parent.is_dir():
-        raise InputError(f"there is no folder for {args.output}; make it or name another file")
-    plan = Plan.load(Path(args.bundle) / PLAN_FILE if args.bundle else args.plan)
+    if args.output:
+        inputs = {"the bundle": args.bundle, "the plan": args.plan, "the data": args.data}
+        check_output_file(args.output, inputs)
+    plan = Plan.load(Path(args.bundle) / PLAN_FILE if args.bundle is not None else args.plan)
     evaluation = evaluate(
         plan,
         split=args.split,
@@ -75,8 +77,10 @@ def run(args: argparse.Namespace, console: Console) -> int:
         limit=args.limit,
         checkpoint_name=args.model,
         trust_remote_code=args.trust_remote_code,
-        dense_answerer=answers_of(args.bundle, plan, dense=True) if args.bundle else None,
-        planned_answerer=answers_of(args.bundle, plan) if args.bundle else None,
+        dense_answerer=answers_of(args.bundle, plan, dense=True)
+        if args.bundle is not None
+        else None,
+        planned_answerer=answers_of(args.bundle, plan) if args.bundle is not None else None,
         progress=console.progress,
     )
     document = evaluation_document(evaluation, bundle=args.bundle)

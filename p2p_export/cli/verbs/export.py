@@ -6,8 +6,9 @@ import argparse
 
 from p2p_export.cli.arguments import add_json, one_of, positive_int
 from p2p_export.cli.console import Console
-from p2p_export.export_options import LAYOUTS, LOWERINGS, PRECISIONS, TARGETS, TARGETS_TO_COME
+from p2p_export.export_options import LAYOUTS, LOWERINGS, PRECISIONS, TARGETS_TO_COME
 from p2p_export.manifest import Manifest
+from p2p_export.manifest_schema import TARGETS
 from p2p_export.quantities import bytes_text, flops_text, percent_text
 
 DESCRIPTION = """\

@@ -74,7 +74,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
             "visual rows are a part of all rows"
         )
     plan = Plan.load(args.plan) if args.plan else None
-    checkpoint = find_checkpoint(args.model or (plan.model.id if plan else ""))
+    checkpoint = find_checkpoint(plan.model.id if args.model is None and plan else args.model)
     spec = checkpoint.spec
     layers: Mapping[int, Mode] = plan.layers if plan else (args.layers or {})
     if plan is not None:

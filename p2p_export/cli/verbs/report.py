@@ -7,6 +7,7 @@ from pathlib import Path
 
 from p2p_export.cli.console import Console
 from p2p_export.errors import InputError
+from p2p_export.output_file import check_output_file
 
 DESCRIPTION = """\
 Write report.html: one self-contained page (no network) with the plan over depth, the sensitivity
@@ -34,6 +35,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from p2p_export.report import build_view, read_bench, read_evaluation, write_report
 
     output = Path(args.output)
+    inputs = {"the plan": args.plan, "the evaluation": args.evaluation, "the bench": args.bench}
+    check_output_file(output, inputs)
     if output.exists() and not args.force:
         raise InputError(f"{output} is there already; name another file or add --force")
     view = build_view(

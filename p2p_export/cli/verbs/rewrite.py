@@ -10,6 +10,7 @@ from p2p_export.cli.arguments import add_json, one_of
 from p2p_export.cli.console import Console
 from p2p_export.errors import InputError
 from p2p_export.export_options import LAYOUTS, LOWERINGS
+from p2p_export.output_file import check_output_file
 
 DESCRIPTION = """\
 Rewrite a dense decoder graph as a plan says; no weight is read and none is copied.
@@ -53,11 +54,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from p2p_export.proxies import ProxySet
 
     output = Path(args.output)
-    if output.exists():
-        if not args.force or output.is_dir():
-            raise InputError(f"{output} is there already; name another file or use --force")
-        if output.samefile(args.graph):
-            raise InputError(f"{output} is the dense graph itself; name another output")
+    check_output_file(output, {"the plan": args.plan})
+    if output.exists() and not args.force:
+        raise InputError(f"{output} is there already; name another file or use --force")
     plan = Plan.load(args.plan)
     if args.proxies is not None:
         own = Path(args.proxies).absolute()
