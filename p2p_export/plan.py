@@ -241,7 +241,8 @@ def _check_schema(document: Any, where: str) -> None:
 
     # JSON Schema takes 8.0 for an integer; what counts with it does not.
     types = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, v: type(v) is int)
-    validator: Any = validators.extend(Draft202012Validator, type_checker=types)
+    extend: Any = validators.extend
+    validator = extend(Draft202012Validator, type_checker=types)
 
     if isinstance(document, dict) and document.get("format", FORMAT) != FORMAT:
         found = shortened(repr(document["format"]))
