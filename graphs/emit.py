@@ -18,6 +18,13 @@ BOOL = np.dtype(np.bool_)
 CONSTANT_PREFIX = "proxy."
 
 
+def dtype_of(tensor: gs.Tensor) -> np.dtype[Any]:
+    """A tensor's NumPy dtype. GraphSurgeon leaves those NumPy has not as ONNX numbers them."""
+    if isinstance(tensor.dtype, int):
+        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.dtype))
+    return np.dtype(tensor.dtype)
+
+
 class Emitter:
     """Appends nodes below the current scope; equal small constants are shared.
 
@@ -58,7 +65,7 @@ class Emitter:
         self._count += 1
         result = output
         if result is None:
-            result = gs.Variable(name, dtype=inputs[0].dtype if dtype is None else dtype)
+            result = gs.Variable(name, dtype=dtype_of(inputs[0]) if dtype is None else dtype)
         node = gs.Node(op_type, name, attrs, list(inputs), [result])
         self.graph.nodes.append(node)
         return result
@@ -130,7 +137,7 @@ class Emitter:
         return self.op("Range", self.constant(0), limit, self.constant(1))
 
     def _cast(self, tensor: gs.Tensor, dtype: np.dtype[Any]) -> gs.Tensor:
-        if np.dtype(tensor.dtype) == dtype:
+        if dtype_of(tensor) == dtype:
             return tensor
         return self.op(
             "Cast", tensor, dtype=dtype, to=int(onnx.helper.np_dtype_to_tensor_dtype(dtype))

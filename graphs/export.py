@@ -26,9 +26,13 @@ from p2p_export.graphs.stack_layers import PROTOTYPE_LAYERS, stack_layers
 from p2p_export.graphs.weights import attach_weights, write_weights
 from p2p_export.models import DecoderSpec, Family
 
-Precision = Literal["fp32", "fp16"]
+Precision = Literal["fp32", "fp16", "bf16"]
 
-DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16}
+DTYPES: dict[str, torch.dtype] = {
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+}
 DENSE_FILE = "decoder.dense.onnx"
 WEIGHTS_FILE = "decoder.weights.safetensors"
 # RoPE kinds whose frequencies do not depend on the sequence at hand.

@@ -23,7 +23,7 @@ from p2p_export.bindings import (
     present_name,
 )
 from p2p_export.errors import RewriteError
-from p2p_export.graphs.emit import CONSTANT_PREFIX
+from p2p_export.graphs.emit import CONSTANT_PREFIX, dtype_of
 from p2p_export.proxies import Site
 
 SITE_SCOPES: Mapping[Site, str] = {
@@ -144,7 +144,7 @@ def locate_decoder(graph: gs.Graph) -> DecoderParts:
         cos=_rotary_output(scopes["rotary_emb"], "Cos"),
         sin=_rotary_output(scopes["rotary_emb"], "Sin"),
         layers=layers,
-        dtype=np.dtype(inputs[INPUTS_EMBEDS].dtype),
+        dtype=dtype_of(inputs[INPUTS_EMBEDS]),
         hidden_size=int(inputs[INPUTS_EMBEDS].shape[2]),
         head_dim=head_dim,
         num_key_value_heads=heads,

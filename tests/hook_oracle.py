@@ -38,14 +38,17 @@ class Chunk:
 def hooked_logits(
     model: Any, modes: dict[int, str], vectors: Any, chunks: Sequence[Chunk]
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Logits [B,vocab] of the last position of each chunk, and the final keys of each layer."""
+    """Logits [B,vocab] of the last position of each chunk, and the final keys of each layer.
+
+    Embeddings and proxies are converted to the model's own dtype.
+    """
     decoder = model.model.language_model
     current: dict[str, torch.Tensor] = {}
     handles = []
     for layer, mode in modes.items():
         sites = {"dense": (), "frozen": ("q", "o", "gate", "up", "down"), "proxy": SITE_PATHS}[mode]
         for site in sites:
-            vector = torch.tensor(vectors[f"layers.{layer}.{site}.image"])
+            vector = torch.tensor(vectors[f"layers.{layer}.{site}.image"]).to(model.dtype)
 
             def overwrite(_module: Any, _inputs: Any, output: Any, vector: Any = vector) -> Any:
                 return torch.where(current["visual"][..., None], vector, output)
@@ -62,7 +65,7 @@ def hooked_logits(
             mask = np.concatenate([mask, chunk.attention_mask], axis=1)
             with torch.no_grad():
                 output = decoder(
-                    inputs_embeds=torch.tensor(chunk.inputs_embeds),
+                    inputs_embeds=torch.tensor(chunk.inputs_embeds).to(model.dtype),
                     attention_mask=torch.tensor(mask),
                     position_ids=torch.tensor(chunk.position_ids),
                     use_cache=True,
@@ -72,4 +75,4 @@ def hooked_logits(
     finally:
         for handle in handles:
             handle.remove()
-    return logits, [layer.keys.numpy() for layer in cache.layers]
+    return logits, [layer.keys.float().numpy() for layer in cache.layers]

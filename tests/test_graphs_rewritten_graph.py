@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +16,7 @@ from rewritten_decoders import LAYERS, PLANS, TOLERANCE, Exported, chunk, plan, 
 
 from p2p_export import ProxySet
 from p2p_export.errors import PlanError, RewriteError
-from p2p_export.graphs import export_decoder, rewrite_decoder
-from p2p_export.models import family_of
+from p2p_export.graphs import rewrite_decoder
 
 
 def test_optimizations_off_and_on_agree(exported: Exported, lowering: str) -> None:
@@ -208,30 +205,3 @@ def test_rewriting_needs_no_torch(tmp_path: Path) -> None:
         "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False).returncode == 0
-
-
-@pytest.mark.parametrize("name", ["none", "suffix", "frozen amid proxy"])
-def test_fp16_is_as_near_as_pytorch_in_fp16(exported: Exported, name: str, lowering: Any) -> None:
-    """Within twice the distance between PyTorch's own fp16 and fp32 (both on a CPU)."""
-    folder = exported.folder / "fp16"
-    family = family_of(exported.model.config)
-    if not folder.exists():
-        folder.mkdir()
-        export_decoder(exported.model, family, exported.spec, folder, precision="fp16")
-    path = folder / f"{lowering}-{name}.onnx"
-    modes, spec = PLANS[name], exported.spec
-    dense = folder / "decoder.dense.onnx"
-    rewrite_decoder(dense, plan(modes), exported.proxies, path, lowering=lowering)
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    graph_errors, torch_errors = [], []
-    half = copy.deepcopy(exported.model).half()
-    vectors = {k: v.astype(np.float16) for k, v in exported.proxies.tensors.items()}
-    for seed in range(4):
-        wide = chunk(spec, ["ttvvvvvttt"], seed=seed)
-        narrow = replace(wide, inputs_embeds=wide.inputs_embeds.astype(np.float16))
-        expected, _ = hooked_logits(exported.model, modes, exported.proxies.tensors, [wide])
-        rounded, _ = hooked_logits(half, modes, vectors, [narrow])
-        actual, _ = run(session, spec, [narrow])
-        torch_errors.append(relative_error(rounded, expected))
-        graph_errors.append(relative_error(actual, expected))
-    assert max(graph_errors) < 2 * max(torch_errors)
