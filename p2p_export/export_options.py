@@ -54,6 +54,11 @@ def make_options(
     """Check each option; `InputError` names the first that we cannot serve, and those we can."""
     check_target(target)
     chosen = next((one for one in PRECISIONS if one == precision), DEFAULT_PRECISION[target])
+    if precision == "bf16":
+        raise InputError(
+            "ONNX Runtime has no bfloat16 kernels on a CPU, so a bundle for target ort cannot be "
+            f"of precision bf16; use {' or '.join(PRECISIONS)}"
+        )
     if precision is not None:
         _check_one_of("precision", precision, PRECISIONS)
     _check_one_of("lowering", lowering, LOWERINGS)

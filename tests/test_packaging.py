@@ -68,7 +68,7 @@ def test_every_package_folder_is_declared(project: dict[str, Any]) -> None:
 
 def test_constraints_pin_each_cpu_dependency_within_its_range(project: dict[str, Any]) -> None:
     pinned = pins()
-    elsewhere = {"onnxruntime-gpu", "tensorrt", "tensorrt-rtx-cu13"}
+    elsewhere = {"onnxruntime-gpu", "tensorrt"}
     for requirement in requirements(project):
         if requirement.name in elsewhere:
             assert requirement.name not in pinned
