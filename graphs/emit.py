@@ -20,9 +20,11 @@ CONSTANT_PREFIX = "proxy."
 
 def dtype_of(tensor: gs.Tensor) -> np.dtype[Any]:
     """A tensor's NumPy dtype. GraphSurgeon leaves those NumPy has not as ONNX numbers them."""
-    if isinstance(tensor.dtype, int):
-        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.dtype))
-    return np.dtype(tensor.dtype)
+    dtype = tensor.dtype
+    if isinstance(dtype, int):
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(dtype)
+    result: np.dtype[Any] = np.dtype(dtype)
+    return result
 
 
 class Emitter:

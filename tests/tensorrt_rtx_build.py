@@ -2,8 +2,9 @@
 
     python tests/tensorrt_rtx_build.py decoder.onnx
 
-One optimization profile: a prefill with a cache, within the sizes below. Prints the engine's size, or what the
-parser says, and exits with 1. A process of its own: some failures of the builder end the process.
+One optimization profile: a prefill with a cache, within the sizes below. Prints the engine's size,
+or what the parser says, and exits with 1. A process of its own: some failures of the builder end
+the process.
 """
 
 from __future__ import annotations
