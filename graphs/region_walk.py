@@ -9,7 +9,7 @@ What holds, layer by layer:
 2. A `proxy` layer reads nothing of them. A `frozen` layer computes their k and v from entry +
    the sum so far.
 3. Behind the last layer that reads them they are gone. That layer, when dense, runs its queries,
-   output projection and MLP on text rows and the asked row only.
+   output projection and MLP on text rows and the asked row, where that is visual, only.
 4. The last layer runs its queries on the asked row only. Where that row is visual, its hidden
    state is entry + the sum.
 5. Dense layers before the last reader keep their exported nodes.
@@ -112,13 +112,13 @@ class RegionWalk:
         rows, write, e = self._rows, self._write, self._e
         normed = write.input_norm(layer, full)
         write.cache(layer, write.linear(layer, "k", normed), write.linear(layer, "v", normed))
-        read = e.concat([rows.text_of(full, width), rows.asked_of(full)], axis=1)
-        queries = e.concat([rows.text_of(normed, width), rows.asked_of(normed)], axis=1)
+        read = e.concat([rows.text_of(full, width), rows.visual_asked_of(full)], axis=1)
+        queries = e.concat([rows.text_of(normed, width), rows.visual_asked_of(normed)], axis=1)
         mixed = write.attention(layer, queries, rows.text_and_asked_queries)
         hidden = write.mlp(layer, e.add(read, mixed))
         self._full, self._visual, self._offset = None, None, None
-        self._text = e.slice(hidden, 0, -1, axis=1)
-        self._asked = e.slice(hidden, -1, None, axis=1)
+        self._text = e.slice(hidden, 0, rows.text_rows, axis=1)
+        self._asked = e.slice(hidden, -1, None, axis=1)  # read only where that row is visual
         self._region_first = layer.index + 1
 
     def _planned(self, layer: LayerParts, mode: Mode) -> gs.Tensor | None:

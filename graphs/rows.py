@@ -9,10 +9,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 
+import onnx
 import onnx_graphsurgeon as gs
 
 from p2p_export.graphs.attention_mask import MASKED
-from p2p_export.graphs.emit import BOOL, FLOAT32, Emitter
+from p2p_export.graphs.emit import BOOL, FLOAT32, INT64, Emitter
 from p2p_export.graphs.locate import DecoderParts
 
 
@@ -126,17 +127,30 @@ class Rows(ABC):
             )
 
     @cached_property
+    def visual_asked_rows(self) -> gs.Tensor:
+        """[1]: 1 where the asked row of some batch row is visual, else 0: no text row stands for it."""
+        with self._e.scope("rows"):
+            marks = self._e.op("Cast", self.asked_is_visual, dtype=INT64, to=onnx.TensorProto.INT64)
+            return self._e.reshape(
+                self._e.op("ReduceMax", marks, keepdims=0), self._e.constant([1])
+            )
+
+    def visual_asked_of(self, full: gs.Tensor) -> gs.Tensor:
+        """[B,S,C] -> [B,1,C], the asked row, or [B,0,C] where it is a text row in all the batch."""
+        return self._e.slice(self.asked_of(full), 0, self.visual_asked_rows, axis=1)
+
+    @cached_property
     def text_and_asked_queries(self) -> Queries:
-        """The text rows and behind them the asked row, whatever stream it is of."""
+        """The text rows and behind them the asked row, where that is visual."""
         with self._e.scope("rows/text_and_asked_queries"):
             cos, sin = self._decoder.cos, self._decoder.sin
             size = self._decoder.head_dim
-            rows = self._e.add(self.text_rows, self._e.constant([1]))
+            last = self._e.slice(self._last_sequence, 0, self.visual_asked_rows, axis=1)
             return self._queries(
-                self._e.concat([self.text_of(cos, size), self.asked_of(cos)], axis=1),
-                self._e.concat([self.text_of(sin, size), self.asked_of(sin)], axis=1),
-                self._e.concat([self.text_sequence, self._last_sequence], axis=1),
-                rows,
+                self._e.concat([self.text_of(cos, size), self.visual_asked_of(cos)], axis=1),
+                self._e.concat([self.text_of(sin, size), self.visual_asked_of(sin)], axis=1),
+                self._e.concat([self.text_sequence, last], axis=1),
+                self._e.add(self.text_rows, self.visual_asked_rows),
             )
 
     @cached_property

@@ -75,9 +75,12 @@ def test_the_pruned_graph_multiplies_weights_with_text_rows_only(
         assert counted[f"layers.{layer}.self_attn.k_proj"] == 5
     if name == "suffix":
         assert counted["layers.1.mlp.gate_proj"] == 13
-        # The last reader: keys of all rows, the rest of text and the asked row.
+        # The last reader: keys of all rows, the rest of text; the asked row is one of them.
         assert counted["layers.2.self_attn.k_proj"] == 13
-        assert counted["layers.2.mlp.gate_proj"] == 6
+        assert counted["layers.2.mlp.gate_proj"] == 5
+        asked = rows_per_product(exported, source, ["ttvvvvvvvvv"])
+        assert asked["layers.2.self_attn.k_proj"] == 11
+        assert asked["layers.2.mlp.gate_proj"] == 3
     dense = rows_per_product(exported, exported.folder / "decoder.dense.onnx", rows)
     assert dense["layers.3.mlp.gate_proj"] == 13
     assert dense["layers.4.self_attn.k_proj"] == 13
