@@ -36,6 +36,7 @@ from p2p_export.engines.onnxruntime_backend import OnnxRuntimeDecoder, OnnxRunti
 from p2p_export.engines.row_layouts import ROW_LAYOUTS
 from p2p_export.flops import Tokens, needed_flops, p2p_flops
 from p2p_export.graphs import export_decoder, rewrite_decoder
+from p2p_export.graphs.onnxruntime_operators import use_onnxruntime_operators
 from p2p_export.models import DecoderSpec, family_of
 from p2p_export.plan import Mode, PlanModel, PlanProxies
 from p2p_export.proxies import tensor_name
@@ -70,7 +71,7 @@ def main() -> None:
     )
     print(f"shapes    {spec}")
     print(f"tokens    {args.visual_tokens} visual + {args.text_tokens} text, batch 1, fp32")
-    print(f"plan      {args.planned} {args.mode}")
+    print(f"plan      {args.planned} {args.mode}; operators {args.operators}")
     print(
         f"protocol  {args.repeats} prefills and {args.decode_repeats} decodes behind the prompt, "
         "taking turns, after one warm-up; medians (fastest to slowest)"
@@ -96,6 +97,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--mode", choices=["proxy", "frozen"], default="proxy")
     parser.add_argument("--lowering", default="elided", help="one or several, comma-separated")
     parser.add_argument("--layout", default="index", help="one or several, comma-separated")
+    parser.add_argument(
+        "--operators",
+        choices=["onnxruntime", "portable"],
+        default="onnxruntime",
+        help="as for target ort, dense and pruned alike, or opset 18 alone",
+    )
     parser.add_argument("--visual-tokens", type=int, default=576)
     parser.add_argument("--text-tokens", type=int, default=124)
     parser.add_argument("--repeats", type=int, default=9)
@@ -142,16 +149,22 @@ def prepare(
             for site in ("k", "v", "o", "down")
         }
     )
+    own_operators = args.operators == "onnxruntime"
     plan = Plan(PlanModel("random"), layers, proxies=PlanProxies("none"))
     options = OnnxRuntimeOptions(threads=args.threads)
-    variants = {DENSE: Variant(OnnxRuntimeDecoder(dense, spec, options), "index")}
+    variants: dict[str, Variant] = {}
     ways: Any = itertools.product(args.lowering.split(","), args.layout.split(","))
     for lowering, layout in ways:
         name = f"{lowering} {layout}"
         path = folder / f"{lowering}-{layout}.onnx"
         rewrite_decoder(dense, plan, proxies, path, lowering=lowering, layout=layout)
+        if own_operators:
+            use_onnxruntime_operators(path)
         variants[name] = Variant(OnnxRuntimeDecoder(path, spec, options), layout)
-    return spec, variants
+    if own_operators:
+        use_onnxruntime_operators(dense)
+    baseline = {DENSE: Variant(OnnxRuntimeDecoder(dense, spec, options), "index")}
+    return spec, baseline | variants
 
 
 def take_turns(

@@ -1,15 +1,13 @@
 """Operators of ONNX Runtime's own in place of what the portable graph spells out.
 
-Its optimizer fuses norms, SiLU and scaled products by itself; a rotary embedding it leaves as five
-nodes a tensor. A graph for target `ort` says `RotaryEmbedding` instead; the portable form (opset 18
-alone) stays for every other target. `GroupQueryAttention` was measured too and not taken: quicker
-in a long prefill, slower in every decode step with few key/value heads.
+Its optimizer fuses norms, SiLU and scaled products by itself when a session starts; rotary
+embeddings and attention over a cache it leaves as they are. A graph for target `ort` says
+`RotaryEmbedding` and, where heads are not grouped, `MultiHeadAttention` instead; the portable form
+(opset 18 alone) stays for every other target.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,143 +16,29 @@ import onnx_graphsurgeon as gs
 
 from p2p_export.atomic_file import write_atomically
 from p2p_export.graph_bindings import load_graph
-from p2p_export.graphs.emit import FLOAT32, Emitter
-
-DOMAIN = "com.microsoft"
-PREFIX = "onnxruntime"
+from p2p_export.graphs.onnxruntime_attention import fuse_attention
+from p2p_export.graphs.onnxruntime_rotary import DOMAIN, fuse_rotations
 
 
 @dataclass(frozen=True)
-class Rotation:
-    """heads·cos + (−second half, first half)·sin, and the Add it ends in."""
+class Fused:
+    """How many of each became one node."""
 
-    heads: gs.Tensor
-    cos: gs.Tensor
-    sin: gs.Tensor
-    end: gs.Node
+    rotations: int
+    attentions: int
 
 
-def use_onnxruntime_operators(path: Path) -> int:
-    """Rewrite the graph at `path` in place; returns how many rotations became one node.
-
-    External weights are neither read nor moved. A rotation whose tables are not float32 of four
-    dimensions stays as it is.
-    """
+def use_onnxruntime_operators(path: Path) -> Fused:
+    """Rewrite the graph at `path` in place. External weights are neither read nor moved."""
     model = load_graph(path)
     graph = gs.import_onnx(model)
-    rotations = [found for node in graph.nodes if (found := _rotation(node)) is not None]
-    tables = _Tables(graph)
-    for rotation in rotations:
-        _fuse(graph, rotation, tables)
+    fused = Fused(fuse_rotations(graph), fuse_attention(graph))
     graph.cleanup(remove_unused_graph_inputs=False).toposort()
-    fused = gs.export_onnx(graph)
-    fused.producer_name = model.producer_name
-    del fused.metadata_props[:]
-    fused.metadata_props.extend(model.metadata_props)
-    if rotations and all(entry.domain != DOMAIN for entry in fused.opset_import):
-        fused.opset_import.append(onnx.helper.make_opsetid(DOMAIN, 1))
-    write_atomically(path, fused.SerializeToString())
-    return len(rotations)
-
-
-class _Tables:
-    """The operator reads its tables by row number: [B*S, head_dim/2], row b*S + s for (b, s)."""
-
-    def __init__(self, graph: gs.Graph) -> None:
-        # A graph that was fused and then rewritten holds tables of the first time.
-        taken = list(graph.tensors())
-        passes = itertools.count()
-        self._scope = next(
-            scope
-            for scope in (f"{PREFIX}.{number}" for number in passes)
-            if not any(name.startswith(f"{scope}.") for name in taken)
-        )
-        self._e = Emitter(graph, FLOAT32, prefix=f"{self._scope}.")
-        self._made: dict[tuple[int, int], tuple[gs.Tensor, gs.Tensor, gs.Tensor]] = {}
-
-    def of(self, cos: gs.Tensor, sin: gs.Tensor) -> tuple[gs.Tensor, gs.Tensor, gs.Tensor]:
-        """Row numbers [B,S] and both tables, of `cos` and `sin` [B,1,S,head_dim]."""
-        key = (id(cos), id(sin))
-        if key not in self._made:
-            self._made[key] = self._make(cos, sin)
-        return self._made[key]
-
-    def _make(self, cos: gs.Tensor, sin: gs.Tensor) -> tuple[gs.Tensor, gs.Tensor, gs.Tensor]:
-        e = self._e
-        with e.scope(f"{self._scope}.rotary_emb"):
-            size = e.dimension(cos, 3)
-            half = e.op("Div", size, e.constant([2]))
-            shape = e.concat([e.constant([-1]), half], axis=0)
-            tables = [e.reshape(e.slice(one, 0, half, axis=3), shape) for one in (cos, sin)]
-            batch, rows = e.dimension(cos, 0), e.dimension(cos, 2)
-            numbers = e.arange(e.mul(batch, rows))
-            return e.reshape(numbers, e.concat([batch, rows], axis=0)), tables[0], tables[1]
-
-
-def _fuse(graph: gs.Graph, rotation: Rotation, tables: _Tables) -> None:
-    numbers, cos, sin = tables.of(rotation.cos, rotation.sin)
-    [output] = rotation.end.outputs
-    rotation.end.outputs.clear()
-    name = f"{rotation.end.name}.RotaryEmbedding"
-    node = gs.Node("RotaryEmbedding", name, {"interleaved": 0}, [rotation.heads, numbers, cos, sin])
-    node.domain = DOMAIN
-    node.outputs = [output]
-    graph.nodes.append(node)
-
-
-def _rotation(end: gs.Node) -> Rotation | None:
-    """The rotation that ends in this node, if one does."""
-    if end.op != "Add" or len(end.inputs) != 2:
-        return None
-    products = [_producer(tensor, "Mul") for tensor in end.inputs]
-    for straight, crossed in (products, products[::-1]):
-        if straight is None or crossed is None:
-            return None
-        turned = next((t for t in crossed.inputs if _turned_from(t) is not None), None)
-        if turned is None:
-            continue
-        heads = _turned_from(turned)
-        cos, sin = _other(straight, heads), _other(crossed, turned)
-        if cos is not None and sin is not None and _is_table(cos) and _is_table(sin):
-            assert heads is not None
-            return Rotation(heads, cos, sin, end)
-    return None
-
-
-def _turned_from(tensor: gs.Tensor) -> gs.Tensor | None:
-    """x, where `tensor` is (−second half of x, first half of x) joined on the last axis."""
-    joined = _producer(tensor, "Concat")
-    if joined is None or len(joined.inputs) != 2:
-        return None
-    negated = _producer(joined.inputs[0], "Neg")
-    first = _producer(joined.inputs[1], "Slice")
-    second = None if negated is None else _producer(negated.inputs[0], "Slice")
-    if first is None or second is None or first.inputs[0] is not second.inputs[0]:
-        return None
-    halves = (_bounds(first), _bounds(second))
-    if None in halves or halves[0][0] != 0 or halves[0][1] != halves[1][0]:  # type: ignore[index]
-        return None
-    return first.inputs[0]
-
-
-def _bounds(cut: gs.Node) -> tuple[int, int] | None:
-    """Start and end of a Slice with constant bounds."""
-    if not all(isinstance(tensor, gs.Constant) for tensor in cut.inputs[1:3]):
-        return None
-    start, end = (int(tensor.values.reshape(-1)[0]) for tensor in cut.inputs[1:3])
-    return start, end
-
-
-def _is_table(tensor: gs.Tensor) -> bool:
-    """[B,1,S,head_dim] float32: what an Unsqueeze of the second axis made."""
-    made = _producer(tensor, "Unsqueeze")
-    return made is not None and tensor.dtype == FLOAT32
-
-
-def _other(node: gs.Node, one: gs.Tensor | None) -> gs.Tensor | None:
-    others: Sequence[gs.Tensor] = [tensor for tensor in node.inputs if tensor is not one]
-    return others[0] if len(node.inputs) == 2 and len(others) == 1 else None
-
-
-def _producer(tensor: gs.Tensor, op: str) -> gs.Node | None:
-    return tensor.inputs[0] if tensor.inputs and tensor.inputs[0].op == op else None
+    rewritten = gs.export_onnx(graph)
+    rewritten.producer_name = model.producer_name
+    del rewritten.metadata_props[:]
+    rewritten.metadata_props.extend(model.metadata_props)
+    if fused.rotations and all(entry.domain != DOMAIN for entry in rewritten.opset_import):
+        rewritten.opset_import.append(onnx.helper.make_opsetid(DOMAIN, 1))
+    write_atomically(path, rewritten.SerializeToString())
+    return fused

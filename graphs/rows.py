@@ -128,7 +128,7 @@ class Rows(ABC):
 
     @cached_property
     def visual_asked_rows(self) -> gs.Tensor:
-        """[1]: 1 where the asked row of some batch row is visual, else 0: no text row stands for it."""
+        """[1]: 1 where the asked row of some batch row is visual, 0 where all are text rows."""
         with self._e.scope("rows"):
             marks = self._e.op("Cast", self.asked_is_visual, dtype=INT64, to=onnx.TensorProto.INT64)
             return self._e.reshape(

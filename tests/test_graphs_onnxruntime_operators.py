@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,7 +14,7 @@ from onnx import TensorProto, helper
 from rewritten_decoders import LAYERS, PLANS, TOLERANCE, Exported, chunk, plan, relative_error, run
 
 from p2p_export.graphs import rewrite_decoder
-from p2p_export.graphs.onnxruntime_operators import use_onnxruntime_operators
+from p2p_export.graphs.onnxruntime_operators import Fused, use_onnxruntime_operators
 
 
 def fused(exported: Exported, folder: Path, name: str, lowering: str) -> Path:
@@ -21,12 +22,16 @@ def fused(exported: Exported, folder: Path, name: str, lowering: str) -> Path:
     shutil.copyfile(exported.graph(PLANS[name], lowering), path)
     for weights in exported.folder.glob("*.safetensors"):
         shutil.copyfile(weights, folder / weights.name)
-    assert use_onnxruntime_operators(path) == 2 * LAYERS
+    fused = use_onnxruntime_operators(path)
+    elided = sum(mode == "proxy" for mode in PLANS[name].values()) if lowering == "elided" else 0
+    spec = exported.spec
+    grouped = spec.num_attention_heads > spec.num_key_value_heads
+    assert fused == Fused(2 * LAYERS, 0 if grouped else LAYERS - elided)
     return path
 
 
-def session(path: Path) -> onnxruntime.InferenceSession:
-    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+def session(path: Path, options: Any = None) -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
 @pytest.mark.parametrize("lowering", ["literal", "fused", "elided"])
@@ -44,6 +49,10 @@ def test_both_forms_give_the_same_answers(
     expected, _ = run(exported.session(PLANS[name], lowering), spec, chunks)
     found, _ = run(session(path), spec, chunks)
     assert relative_error(found, expected) < TOLERANCE
+    off = onnxruntime.SessionOptions()
+    off.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    found, _ = run(session(path, off), spec, chunks)
+    assert relative_error(found, expected) < TOLERANCE
     operators = [node.op_type for node in onnx.load(path, load_external_data=False).graph.node]
     assert operators.count("RotaryEmbedding") == 2 * LAYERS
     assert "Neg" not in operators or lowering == "elided"
@@ -58,7 +67,7 @@ def test_a_fused_dense_decoder_can_still_be_rewritten(exported: Exported, tmp_pa
     expected, _ = run(exported.session(PLANS["isolated"], "elided"), exported.spec, prompt)
     found, _ = run(session(pruned), exported.spec, prompt)
     assert relative_error(found, expected) < TOLERANCE
-    assert use_onnxruntime_operators(pruned) == 4
+    assert use_onnxruntime_operators(pruned).rotations == 4
     found, _ = run(session(pruned), exported.spec, prompt)
     assert relative_error(found, expected) < TOLERANCE
 
@@ -71,7 +80,7 @@ def test_what_only_looks_like_a_rotation_is_left_alone(tmp_path: Path, other: st
     table = np.random.default_rng(1).standard_normal((1, 3, 8), dtype=np.float32)
     feeds = {"x": x, "cos": table, "sin": table}
     [before] = session(path).run(None, feeds)
-    assert use_onnxruntime_operators(path) == 0
+    assert use_onnxruntime_operators(path) == Fused(0, 0)
     [after] = session(path).run(None, feeds)
     np.testing.assert_array_equal(before, after)
 
@@ -113,3 +122,37 @@ def almost_a_rotation(other: str) -> onnx.ModelProto:
     )
     opset = [helper.make_opsetid("", 18)]
     return helper.make_model(graph, opset_imports=opset, ir_version=10)
+
+
+@pytest.mark.parametrize("what", ["mask first", "scale", "cache order"])
+def test_attention_in_another_form_keeps_its_answers(
+    exported: Exported, tmp_path: Path, what: str
+) -> None:
+    """Fused or left alone, the edited graph answers as before; two edits change what it answers."""
+    path = tmp_path / "edited.onnx"
+    model = onnx.load(exported.graph({}, "elided"), load_external_data=False)
+    made = {output: node for node in model.graph.node for output in node.output}
+    softmax = next(n for n in made.values() if n.name.startswith("layers.1.self_attn/Softmax"))
+    masked = made[softmax.input[0]]
+    if what == "mask first":
+        masked.input[0], masked.input[1] = masked.input[1], masked.input[0]
+    elif what == "scale":
+        scaled = masked
+        while scaled.op_type != "Mul":
+            scaled = made[scaled.input[0]]
+        scaled.input[1] = "another scale"
+        value = np.array(0.7, np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(value, "another scale"))
+    else:
+        joined = made["present.1.key"]
+        joined.input[0], joined.input[1] = joined.input[1], joined.input[0]
+    onnx.save(model, path)
+    for weights in exported.folder.glob("*.safetensors"):
+        shutil.copyfile(weights, tmp_path / weights.name)
+    prompts = [chunk(exported.spec, ["ttvvvtt"]), chunk(exported.spec, ["t"], seed=4)]
+    expected, _ = run(session(path), exported.spec, prompts)
+    use_onnxruntime_operators(path)
+    found, _ = run(session(path), exported.spec, prompts)
+    assert relative_error(found, expected) < TOLERANCE
+    usual, _ = run(exported.session({}, "elided"), exported.spec, prompts)
+    assert (relative_error(usual, expected) > 100 * TOLERANCE) == (what != "mask first")
