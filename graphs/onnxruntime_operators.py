@@ -16,6 +16,7 @@ import onnx_graphsurgeon as gs
 
 from p2p_export.atomic_file import write_atomically
 from p2p_export.graph_bindings import load_graph
+from p2p_export.graphs.live_nodes import keep_live_nodes
 from p2p_export.graphs.onnxruntime_attention import fuse_attention
 from p2p_export.graphs.onnxruntime_rotary import DOMAIN, fuse_rotations
 
@@ -33,7 +34,7 @@ def use_onnxruntime_operators(path: Path) -> Fused:
     model = load_graph(path)
     graph = gs.import_onnx(model)
     fused = Fused(fuse_rotations(graph), fuse_attention(graph))
-    graph.cleanup(remove_unused_graph_inputs=False).toposort()
+    keep_live_nodes(graph)
     rewritten = gs.export_onnx(graph)
     rewritten.producer_name = model.producer_name
     del rewritten.metadata_props[:]

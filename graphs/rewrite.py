@@ -18,7 +18,9 @@ from p2p_export.graphs.emit import Emitter
 from p2p_export.graphs.fused import lower_fused
 from p2p_export.graphs.index_rows import IndexRows
 from p2p_export.graphs.literal import lower_literal
+from p2p_export.graphs.live_nodes import keep_live_nodes
 from p2p_export.graphs.locate import DecoderParts, locate_decoder
+from p2p_export.graphs.paused_collector import paused_collector
 from p2p_export.graphs.rows import Rows
 from p2p_export.graphs.shared_weights import shared_weights, weight_files_of
 from p2p_export.graphs.span_rows import SpanRows
@@ -81,20 +83,10 @@ def rewrite_decoder(
     if taken:
         raise InputError(f"{output} is where {taken[0]} belongs; name another output")
     nodes_before = len(model.graph.node)
+    rewritten = model
     if plan.planned:
-        graph = gs.import_onnx(model)
-        decoder = locate_decoder(graph)
-        check_plan_fits(plan, proxies, decoder)
-        emitter = Emitter(graph, decoder.dtype)
-        rows = LAYOUTS[layout](emitter, decoder)
-        LOWERINGS[lowering](graph, decoder, plan.layers, proxies, emitter, rows)
-        graph.cleanup(remove_unused_graph_inputs=False).toposort()
-        rewritten = gs.export_onnx(graph)
-        rewritten.producer_name = model.producer_name
-        del rewritten.metadata_props[:]
-        rewritten.metadata_props.extend(model.metadata_props)
-    else:
-        rewritten = model
+        with paused_collector():
+            rewritten = _rewritten(model, plan, proxies, lowering, layout)
     with shared_weights(rewritten, dense.parent, output.parent) as weight_files:
         write_atomically(output, rewritten.SerializeToString())
     modes = {layer: plan.mode(layer) for layer in plan.planned}
@@ -108,6 +100,23 @@ def rewrite_decoder(
         weight_files=weight_files,
         seconds=time.perf_counter() - started,
     )
+
+
+def _rewritten(
+    model: onnx.ModelProto, plan: Plan, proxies: ProxySet, lowering: Lowering, layout: Layout
+) -> onnx.ModelProto:
+    graph = gs.import_onnx(model)
+    decoder = locate_decoder(graph)
+    check_plan_fits(plan, proxies, decoder)
+    emitter = Emitter(graph, decoder.dtype)
+    rows = LAYOUTS[layout](emitter, decoder)
+    LOWERINGS[lowering](graph, decoder, plan.layers, proxies, emitter, rows)
+    keep_live_nodes(graph)
+    rewritten: onnx.ModelProto = gs.export_onnx(graph)
+    rewritten.producer_name = model.producer_name
+    del rewritten.metadata_props[:]
+    rewritten.metadata_props.extend(model.metadata_props)
+    return rewritten
 
 
 def check_plan_fits(plan: Plan, proxies: ProxySet, decoder: DecoderParts) -> None:
