@@ -9,8 +9,8 @@ import onnx_graphsurgeon as gs
 
 from p2p_export.bindings import TEXT_ATTENTION_MASK, VISUAL_POSITION_IDS, VISUAL_SEQUENCE_INDEX
 from p2p_export.graphs.attention_mask import MASKED
+from p2p_export.graphs.decoder_parts import DecoderParts
 from p2p_export.graphs.emit import BOOL, FLOAT32, INT64, Emitter
-from p2p_export.graphs.locate import DecoderParts
 from p2p_export.graphs.rows import Queries, Rows
 
 
@@ -119,7 +119,7 @@ class ElidedContext:
             if node.op == "Concat" and len(inputs) == 2 and inputs[0] is inputs[1]:
                 of[id(node.outputs[0])], halved = inputs[0], True
                 continue
-            output = node.outputs[0]
-            of[id(output)] = e.op(node.op, *inputs, dtype=output.dtype, **node.attrs)
+            for output, copy in zip(node.outputs, e.copy(node, inputs), strict=True):
+                of[id(output)] = copy
         both = [of[id(self._decoder.cos)], of[id(self._decoder.sin)]]
         return both if halved else [e.slice(one, 0, half, axis=2) for one in both]

@@ -30,25 +30,31 @@ def dtype_of(tensor: gs.Tensor) -> np.dtype[Any]:
 class Emitter:
     """Appends nodes below the current scope; equal small constants are shared.
 
-    Constants are named below `prefix`. `dtype` is the graph's floating-point type; `wide` and
-    `narrow` convert to float32 and back, and are nothing in a float32 graph.
+    Constants are named below `prefix`, nodes and tensors are numbered behind `mark`: two emitters
+    of one graph need two of each. `dtype` is the graph's floating-point type; `wide` and `narrow`
+    convert to float32 and back, and are nothing in a float32 graph.
     """
 
     def __init__(
-        self, graph: gs.Graph, dtype: np.dtype[Any], *, prefix: str = CONSTANT_PREFIX
+        self,
+        graph: gs.Graph,
+        dtype: np.dtype[Any],
+        *,
+        prefix: str = CONSTANT_PREFIX,
+        mark: str = "p",
     ) -> None:
         self.graph = graph
         self.dtype = dtype
         self._prefix = prefix
+        self._mark = mark
         self._scope = ""
         self._count = 0
         self._constants: dict[tuple[str, tuple[int, ...], bytes], gs.Constant] = {}
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
-        """Name the nodes inside `{name}/{op}_p{number}`; `.x` goes below the scope at hand."""
-        before = self._scope
-        self._scope = before + name if name.startswith(".") else name
+        """Name the nodes inside `{name}/{op}_{mark}{number}`."""
+        before, self._scope = self._scope, name
         try:
             yield
         finally:
@@ -63,14 +69,23 @@ class Emitter:
         **attrs: Any,
     ) -> gs.Tensor:
         """One node with one output of `dtype` (the first input's by default)."""
-        name = f"{self._scope}/{op_type}_p{self._count}"
-        self._count += 1
+        name = self._next_name(op_type)
         result = output
         if result is None:
             result = gs.Variable(name, dtype=dtype_of(inputs[0]) if dtype is None else dtype)
         node = gs.Node(op_type, name, attrs, list(inputs), [result])
         self.graph.nodes.append(node)
         return result
+
+    def copy(self, node: gs.Node, inputs: Sequence[gs.Tensor]) -> list[gs.Tensor]:
+        """`node` once more, on other inputs; its outputs keep their dtypes."""
+        name = self._next_name(node.op)
+        outputs = [
+            gs.Variable(f"{name}.{i}", dtype=dtype_of(output))
+            for i, output in enumerate(node.outputs)
+        ]
+        self.graph.nodes.append(gs.Node(node.op, name, dict(node.attrs), list(inputs), outputs))
+        return list(outputs)
 
     def constant(self, values: npt.ArrayLike, dtype: np.dtype[Any] = INT64) -> gs.Constant:
         """An inline initializer, shared between equal values."""
@@ -137,6 +152,10 @@ class Emitter:
         """[size] int64: 0, 1, ... of a [1] size."""
         limit = self.op("Squeeze", size, self.constant([0]))
         return self.op("Range", self.constant(0), limit, self.constant(1))
+
+    def _next_name(self, op_type: str) -> str:
+        self._count += 1
+        return f"{self._scope}/{op_type}_{self._mark}{self._count}"
 
     def _cast(self, tensor: gs.Tensor, dtype: np.dtype[Any]) -> gs.Tensor:
         if dtype_of(tensor) == dtype:

@@ -12,8 +12,8 @@ from functools import cached_property
 import onnx_graphsurgeon as gs
 
 from p2p_export.bindings import TEXT_INDEX, VISUAL_INDEX
+from p2p_export.graphs.decoder_parts import DecoderParts
 from p2p_export.graphs.emit import BOOL, INT64, Emitter
-from p2p_export.graphs.locate import DecoderParts
 from p2p_export.graphs.rows import Rows
 
 

@@ -1,17 +1,15 @@
 """Finding a decoder's parts in its ONNX graph by the scopes in its node names.
 
-Names of initializers say nothing reliable (exporters rename and merge them); the path of the
-module a node came from does. `refuse` names the node and layer when something is not where a
-decoder exported by `export_decoder` has it.
+Names of initializers say nothing reliable (exporters rename and merge them); the path of the module
+a node came from does. What the rewrite writes anew it must know whole, so each part is looked at
+node by node, and whatever differs is refused with its layer, its node and the reason.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
 from p2p_export.bindings import (
@@ -23,126 +21,54 @@ from p2p_export.bindings import (
     present_name,
 )
 from p2p_export.errors import RewriteError
+from p2p_export.graphs.decoder_parts import (
+    SITE_SCOPES,
+    DecoderParts,
+    LayerParts,
+    Linear,
+    Norm,
+    scope_of,
+)
 from p2p_export.graphs.emit import CONSTANT_PREFIX, dtype_of
+from p2p_export.graphs.locate_attention import AttentionPlace, locate_attention
+from p2p_export.graphs.locate_linear import locate_linear
+from p2p_export.graphs.locate_mask import check_mask
+from p2p_export.graphs.locate_mlp import check_mlp
+from p2p_export.graphs.locate_norm import locate_norm
+from p2p_export.graphs.locate_rotary import rotary_nodes
+from p2p_export.graphs.node_pattern import ROW_OPS, behind
 from p2p_export.proxies import Site
 
-SITE_SCOPES: Mapping[Site, str] = {
-    "q": "self_attn.q_proj",
-    "k": "self_attn.k_proj",
-    "v": "self_attn.v_proj",
-    "o": "self_attn.o_proj",
-    "gate": "mlp.gate_proj",
-    "up": "mlp.up_proj",
-    "down": "mlp.down_proj",
-}
-
-
-@dataclass(frozen=True)
-class Linear:
-    """`weight` is the [in,out] operand of the MatMul, `bias` the Add's, if there is one.
-
-    `rows` [B,R,in] is what is multiplied, `output` [B,R,out] what comes out, bias included.
-    """
-
-    weight: gs.Tensor
-    bias: gs.Tensor | None
-    rows: gs.Tensor
-    output: gs.Tensor
-    in_features: int
-    out_features: int
-
-
-@dataclass(frozen=True)
-class Norm:
-    """RMSNorm: its weight [D] and epsilon."""
-
-    weight: gs.Tensor
-    eps: float
-
-
-@dataclass(frozen=True)
-class LayerParts:
-    """One decoder layer: the residual it reads and writes, its linears, norms and cache."""
-
-    index: int
-    entry: gs.Tensor
-    exit: gs.Tensor
-    linears: Mapping[Site, Linear]
-    input_norm: Norm
-    post_attention_norm: Norm
-    past: tuple[gs.Tensor, gs.Tensor]
-    present: tuple[gs.Tensor, gs.Tensor]
-    nodes: tuple[gs.Node, ...]
-
-
-@dataclass(frozen=True)
-class DecoderParts:
-    """A decoder graph, located.
-
-    `cos` and `sin` are [B,S,head_dim] float32, computed from `position_ids` by `rotary_nodes`.
-    """
-
-    inputs_embeds: gs.Tensor
-    attention_mask: gs.Tensor
-    position_ids: gs.Tensor
-    rotary_nodes: tuple[gs.Node, ...]
-    cos: gs.Tensor
-    sin: gs.Tensor
-    layers: tuple[LayerParts, ...]
-    dtype: np.dtype[np.generic]
-    hidden_size: int
-    head_dim: int
-    num_key_value_heads: int
-    num_attention_heads: int
-
-    @property
-    def grouped(self) -> bool:
-        """Whether several query heads share a key/value head."""
-        return self.num_attention_heads > self.num_key_value_heads
-
-    def site_size(self, layer: int, site: Site) -> int:
-        return self.layers[layer].linears[site].out_features
-
-
-def scope_of(node: gs.Node) -> str:
-    """Module path in a node's name: `layers.3.mlp.up_proj/MatMul_41` -> `layers.3.mlp.up_proj`."""
-    return str(node.name).rpartition("/")[0]
+PARTS = ("key", "value")
 
 
 def locate_decoder(graph: gs.Graph) -> DecoderParts:
     """The parts of the decoder in `graph`; `RewriteError` when it is not one we can rewrite."""
     tensors = graph.tensors()
-    scopes: dict[str, list[gs.Node]] = defaultdict(list)
-    for node in graph.nodes:
-        scopes[scope_of(node)].append(node)
     if any(name.startswith(CONSTANT_PREFIX) for name in tensors):
         raise RewriteError(
             "the graph was rewritten before (it holds proxy constants); rewrite the dense decoder"
         )
-    inputs = {tensor.name: tensor for tensor in graph.inputs}
-    outputs = {tensor.name for tensor in graph.outputs}
-    for name in (INPUTS_EMBEDS, ATTENTION_MASK, POSITION_IDS):
-        if name not in inputs:
-            raise RewriteError(f"the graph has no input {name}; export the decoder with p2p-export")
-    if LOGITS not in outputs:
-        raise RewriteError("the graph has no output logits; export the decoder with p2p-export")
+    scopes: dict[str, list[gs.Node]] = defaultdict(list)
+    for node in graph.nodes:
+        scopes[scope_of(node)].append(node)
+    inputs = _bindings(graph)
     count = 0
     while past_name(count, "key") in inputs:
         count += 1
-    if count == 0:
-        raise RewriteError(
-            "the graph has no input past_key_values.0.key; export the decoder with its KV cache"
-        )
     cache_shape = inputs[past_name(0, "key")].shape
     heads, head_dim = int(cache_shape[1]), int(cache_shape[3])
-    layers = tuple(_locate_layer(i, scopes, tensors) for i in range(count))
+    layers = tuple(_locate_layer(i, scopes, tensors, head_dim) for i in range(count))
+    _check_layers_follow(layers, inputs)
+    attention = layers[0].attention
     return DecoderParts(
         inputs_embeds=inputs[INPUTS_EMBEDS],
         attention_mask=inputs[ATTENTION_MASK],
         position_ids=inputs[POSITION_IDS],
-        rotary_nodes=tuple(scopes["rotary_emb"]),
-        cos=_rotary_output(scopes["rotary_emb"], "Cos"),
-        sin=_rotary_output(scopes["rotary_emb"], "Sin"),
+        logits=tensors[LOGITS],
+        rotary_nodes=rotary_nodes(graph.nodes, attention.cos, attention.sin, inputs[POSITION_IDS]),
+        cos=attention.cos,
+        sin=attention.sin,
         layers=layers,
         dtype=dtype_of(inputs[INPUTS_EMBEDS]),
         hidden_size=int(inputs[INPUTS_EMBEDS].shape[2]),
@@ -152,38 +78,72 @@ def locate_decoder(graph: gs.Graph) -> DecoderParts:
     )
 
 
+def _bindings(graph: gs.Graph) -> dict[str, gs.Tensor]:
+    """The graph's inputs by name, once they and its outputs are seen to be a decoder's."""
+    inputs = {tensor.name: tensor for tensor in graph.inputs}
+    outputs = {tensor.name for tensor in graph.outputs}
+    for name in (INPUTS_EMBEDS, ATTENTION_MASK, POSITION_IDS):
+        if name not in inputs:
+            raise RewriteError(
+                f"the graph has no input {name}, so it is no decoder we can rewrite; export the "
+                "decoder with p2p-export"
+            )
+    if LOGITS not in outputs:
+        raise RewriteError(
+            f"the graph has no output {LOGITS}, so it is no decoder with its head; export the "
+            "decoder with p2p-export"
+        )
+    if past_name(0, "key") not in inputs:
+        raise RewriteError(
+            f"the graph has no input {past_name(0, 'key')}; export the decoder with its KV cache"
+        )
+    layer = 0
+    while past_name(layer, "key") in inputs:
+        missing = [
+            name
+            for name, there in (
+                (past_name(layer, "value"), inputs),
+                *((present_name(layer, part), outputs) for part in PARTS),
+            )
+            if name not in there
+        ]
+        if missing:
+            raise RewriteError(
+                f"layer {layer}: the graph has no {missing[0]}; export the decoder with its KV "
+                "cache"
+            )
+        layer += 1
+    return inputs
+
+
 def _locate_layer(
-    index: int, scopes: Mapping[str, list[gs.Node]], tensors: Mapping[str, gs.Tensor]
+    index: int,
+    scopes: Mapping[str, list[gs.Node]],
+    tensors: Mapping[str, gs.Tensor],
+    head_dim: int,
 ) -> LayerParts:
     prefix = f"layers.{index}"
-    norm_scope = f"{prefix}.input_layernorm"
-    norm_nodes = scopes.get(norm_scope, [])
-    if not norm_nodes:
-        raise RewriteError(f"layer {index}: no node has the scope {norm_scope}")
-    inside = {id(tensor) for node in norm_nodes for tensor in node.outputs}
-    entries = [
-        tensor
-        for node in norm_nodes
-        for tensor in node.inputs
-        if isinstance(tensor, gs.Variable) and id(tensor) not in inside
-    ]
-    additions = [node for node in scopes.get(prefix, []) if node.op == "Add"]
-    if len(additions) != 2:
-        raise RewriteError(
-            f"layer {index}: {len(additions)} residual additions have the scope {prefix}, not 2"
-        )
+    input_norm = locate_norm(index, f"{prefix}.input_layernorm", scopes)
+    post_attention_norm = locate_norm(index, f"{prefix}.post_attention_layernorm", scopes)
+    linears: dict[Site, Linear] = {
+        site: locate_linear(index, f"{prefix}.{path}", scopes) for site, path in SITE_SCOPES.items()
+    }
+    past = (tensors[past_name(index, "key")], tensors[past_name(index, "value")])
+    present = (tensors[present_name(index, "key")], tensors[present_name(index, "value")])
+    _check_reads(index, linears, input_norm, post_attention_norm)
+    check_mlp(index, linears)
+    attention = locate_attention(AttentionPlace(index, linears, past, present, head_dim))
+    check_mask(index, attention.mask, tensors[ATTENTION_MASK])
     return LayerParts(
         index=index,
-        entry=entries[0],
-        exit=additions[1].outputs[0],
-        linears={
-            site: _locate_linear(index, f"{prefix}.{path}", scopes)
-            for site, path in SITE_SCOPES.items()
-        },
-        input_norm=_locate_norm(index, norm_scope, scopes),
-        post_attention_norm=_locate_norm(index, f"{prefix}.post_attention_layernorm", scopes),
-        past=(tensors[past_name(index, "key")], tensors[past_name(index, "value")]),
-        present=(tensors[present_name(index, "key")], tensors[present_name(index, "value")]),
+        entry=input_norm.rows,
+        exit=_exit(index, input_norm.rows, linears, post_attention_norm),
+        linears=linears,
+        input_norm=input_norm,
+        post_attention_norm=post_attention_norm,
+        attention=attention,
+        past=past,
+        present=present,
         nodes=tuple(
             node
             for scope, nodes in scopes.items()
@@ -193,53 +153,62 @@ def _locate_layer(
     )
 
 
-def _locate_linear(layer: int, scope: str, scopes: Mapping[str, list[gs.Node]]) -> Linear:
-    products = [node for node in scopes.get(scope, []) if node.op == "MatMul"]
-    if len(products) != 1:
-        raise RewriteError(f"layer {layer}: {len(products)} MatMul have the scope {scope}, not 1")
-    rows, weight = products[0].inputs
-    additions = [node for node in scopes[scope] if node.op == "Add"]
-    biases = [t for node in additions for t in node.inputs if isinstance(t, gs.Constant)]
-    inside, outside = _features(layer, products[0])
-    return Linear(
-        weight=weight,
-        bias=biases[0] if biases else None,
-        rows=rows,
-        output=(additions[-1] if biases else products[0]).outputs[0],
-        in_features=inside,
-        out_features=outside,
+def _check_reads(
+    layer: int, linears: Mapping[Site, Linear], input_norm: Norm, post_attention_norm: Norm
+) -> None:
+    """Projections multiply what the norm before them gives, or rows of it."""
+    reads: tuple[tuple[tuple[Site, ...], Norm, str], ...] = (
+        (("q", "k", "v"), input_norm, "input_layernorm"),
+        (("gate", "up"), post_attention_norm, "post_attention_layernorm"),
     )
+    for sites, norm, name in reads:
+        for site in sites:
+            if behind(linears[site].rows, *ROW_OPS) is not norm.output:
+                raise RewriteError(
+                    f"layer {layer}: {SITE_SCOPES[site]} does not multiply what {name} gives; a "
+                    "layer of another form cannot be rewritten"
+                )
 
 
-def _features(layer: int, product: gs.Node) -> tuple[int, int]:
-    """Sizes in and out of a MatMul, from its weight [in,out] or the Transpose of [out,in]."""
-    weight = product.inputs[1]
-    if isinstance(weight, gs.Constant):
-        return int(weight.shape[-2]), int(weight.shape[-1])
-    if weight.inputs and weight.inputs[0].op == "Transpose":
-        stored = weight.inputs[0].inputs[0].shape
-        return int(stored[1]), int(stored[0])
-    raise RewriteError(f"layer {layer}: {product.name} multiplies with something not a weight")
+def _exit(
+    layer: int, entry: gs.Tensor, linears: Mapping[Site, Linear], post_attention_norm: Norm
+) -> gs.Tensor:
+    """What the layer hands on: entry + attention, + MLP, with nothing else in between."""
+    residual = entry
+    for site in ("o", "down"):
+        output = linears[site].output
+        added = [
+            node
+            for node in output.outputs
+            if node.op == "Add" and any(behind(t, *ROW_OPS) is residual for t in node.inputs)
+        ]
+        if len(added) != 1 or len(output.outputs) != 1:
+            raise RewriteError(
+                f"layer {layer}: the output of {SITE_SCOPES[site]} is not added to the residual "
+                "alone; a layer of another form cannot be rewritten"
+            )
+        residual = added[0].outputs[0]
+        if site == "o" and post_attention_norm.rows is not residual:
+            raise RewriteError(
+                f"layer {layer}: post_attention_layernorm does not read entry + attention; a layer "
+                "of another form cannot be rewritten"
+            )
+    return residual
 
 
-def _locate_norm(layer: int, scope: str, scopes: Mapping[str, list[gs.Node]]) -> Norm:
-    constants: dict[str, list[gs.Constant]] = {"Mul": [], "Add": []}
-    for node in scopes.get(scope, []):
-        if node.op in constants:
-            constants[node.op] += [t for t in node.inputs if isinstance(t, gs.Constant)]
-    if len(constants["Mul"]) != 1 or len(constants["Add"]) != 1:
-        raise RewriteError(
-            f"layer {layer}: {scope} is not an RMSNorm with one weight and one epsilon"
-        )
-    return Norm(constants["Mul"][0], float(np.asarray(constants["Add"][0].values).reshape(-1)[0]))
-
-
-def _rotary_output(nodes: list[gs.Node], op: str) -> gs.Tensor:
-    found = [node for node in nodes if node.op == op]
-    if len(found) != 1:
-        raise RewriteError(f"{len(found)} {op} nodes have the scope rotary_emb, not 1")
-    output = found[0].outputs[0]
-    for consumer in output.outputs:
-        if scope_of(consumer) == "rotary_emb":  # the attention scaling of some RoPE kinds
-            return consumer.outputs[0]
-    return output
+def _check_layers_follow(layers: tuple[LayerParts, ...], inputs: Mapping[str, gs.Tensor]) -> None:
+    """Each layer reads what the one before it hands on, and all rotate by the same tables."""
+    entry = inputs[INPUTS_EMBEDS]
+    first = layers[0].attention
+    for layer in layers:
+        if layer.entry is not entry:
+            raise RewriteError(
+                f"layer {layer.index} reads {layer.entry.name} and not {entry.name}, what comes "
+                "before it; such a decoder cannot be rewritten"
+            )
+        entry = layer.exit
+        if layer.attention.cos is not first.cos or layer.attention.sin is not first.sin:
+            raise RewriteError(
+                f"layer {layer.index} rotates by other tables than layer 0; such a decoder cannot "
+                "be rewritten"
+            )

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-import onnx_graphsurgeon as gs
 
 from p2p_export.atomic_file import write_atomically
 from p2p_export.graph_bindings import load_graph
 from p2p_export.graphs.live_nodes import keep_live_nodes
-from p2p_export.graphs.onnxruntime_attention import fuse_attention
-from p2p_export.graphs.onnxruntime_rotary import DOMAIN, fuse_rotations
+from p2p_export.graphs.passes.onnxruntime_attention import OnnxRuntimeAttention
+from p2p_export.graphs.passes.onnxruntime_rotary import DOMAIN, OnnxRuntimeRotary
+from p2p_export.graphs.surgeon import export_graph, import_graph
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class Fused:
 def use_onnxruntime_operators(path: Path) -> Fused:
     """Rewrite the graph at `path` in place. External weights are neither read nor moved."""
     model = load_graph(path)
-    graph = gs.import_onnx(model)
-    fused = Fused(fuse_rotations(graph), fuse_attention(graph))
+    graph = import_graph(model)
+    rotary, attention = OnnxRuntimeRotary(), OnnxRuntimeAttention()
+    for one in (rotary, attention):
+        one(graph)
+    fused = Fused(rotary.fused, attention.fused)
     keep_live_nodes(graph)
-    rewritten = gs.export_onnx(graph)
-    rewritten.producer_name = model.producer_name
-    del rewritten.metadata_props[:]
-    rewritten.metadata_props.extend(model.metadata_props)
+    rewritten = export_graph(graph, model)
     if fused.rotations and all(entry.domain != DOMAIN for entry in rewritten.opset_import):
         rewritten.opset_import.append(onnx.helper.make_opsetid(DOMAIN, 1))
     write_atomically(path, rewritten.SerializeToString())

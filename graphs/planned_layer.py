@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 import onnx_graphsurgeon as gs
 
+from p2p_export.graphs.decoder_parts import SITE_SCOPES, DecoderParts, LayerParts, Norm
 from p2p_export.graphs.emit import FLOAT32, Emitter
-from p2p_export.graphs.locate import SITE_SCOPES, DecoderParts, LayerParts, Norm
 from p2p_export.graphs.rows import Queries, Rows
 from p2p_export.proxies import Site
 
@@ -21,15 +23,19 @@ class LayerWriter:
         self._rows = rows
 
     def input_norm(self, layer: LayerParts, hidden: gs.Tensor) -> gs.Tensor:
-        with self._e.scope(".input_layernorm"):
+        with self._e.scope(f"layers.{layer.index}.input_layernorm"):
             return self._norm(hidden, layer.input_norm)
 
     def linear(self, layer: LayerParts, site: Site, rows: gs.Tensor) -> gs.Tensor:
         """`site` of `layer` on rows [B,R,in]."""
         linear = layer.linears[site]
-        with self._e.scope(f".{SITE_SCOPES[site]}"):
+        with self._e.scope(f"layers.{layer.index}.{SITE_SCOPES[site]}"):
             product = self._e.matmul(rows, linear.weight)
             return product if linear.bias is None else self._e.add(product, linear.bias)
+
+    def attention_scope(self, layer: LayerParts) -> AbstractContextManager[None]:
+        """Names what is written inside after the layer's attention."""
+        return self._e.scope(f"layers.{layer.index}.self_attn")
 
     def cache(self, layer: LayerParts, key: gs.Tensor, value: gs.Tensor) -> None:
         """Put behind the past what this call adds: key and value of all rows, [B,S,Hkv*head_dim].
@@ -47,23 +53,25 @@ class LayerWriter:
         sin: gs.Tensor,
     ) -> None:
         """As `cache`, of any rows [B,R,Hkv*head_dim] with their `cos` and `sin`."""
-        rotated = self.rotate(self.heads(key), cos, sin)
-        self._append(layer.past[0], rotated, layer.present[0])
-        self._append(layer.past[1], self.heads(value), layer.present[1])
+        with self.attention_scope(layer):
+            rotated = self.rotate(self.heads(key), cos, sin)
+            self._append(layer.past[0], rotated, layer.present[0])
+            self._append(layer.past[1], self.heads(value), layer.present[1])
 
     def attention(self, layer: LayerParts, normed: gs.Tensor, queries: Queries) -> gs.Tensor:
         """Attention of the query rows `normed` [B,R,D] over the layer's cache, projected."""
         e, grouped = self._e, self._decoder.grouped
-        query = self.query(layer, normed, queries)
-        scores = e.matmul(query, e.transpose(layer.present[0], (0, 1, 3, 2)))
-        scores = e.wide(scores)
-        if grouped:
-            scores = e.reshape(scores, queries.split_scores)
-        weights = e.op("Softmax", e.add(scores, queries.mask), axis=-1)
-        weights = e.narrow(weights)
-        if grouped:
-            weights = e.reshape(weights, queries.merged_scores)
-        return self.output(layer, e.matmul(weights, layer.present[1]))
+        with self.attention_scope(layer):
+            query = self.query(layer, normed, queries)
+            scores = e.matmul(query, e.transpose(layer.present[0], (0, 1, 3, 2)))
+            scores = e.wide(scores)
+            if grouped:
+                scores = e.reshape(scores, queries.split_scores)
+            weights = e.op("Softmax", e.add(scores, queries.mask), axis=-1)
+            weights = e.narrow(weights)
+            if grouped:
+                weights = e.reshape(weights, queries.merged_scores)
+            return self.output(layer, e.matmul(weights, layer.present[1]))
 
     def query(self, layer: LayerParts, normed: gs.Tensor, queries: Queries) -> gs.Tensor:
         """Queries rotated and scaled, those of a key/value group side by side.
@@ -89,10 +97,10 @@ class LayerWriter:
     def mlp(self, layer: LayerParts, hidden: gs.Tensor) -> gs.Tensor:
         """The gated MLP behind its norm, added to `hidden`."""
         e = self._e
-        with e.scope(".post_attention_layernorm"):
+        with e.scope(f"layers.{layer.index}.post_attention_layernorm"):
             normed = self._norm(hidden, layer.post_attention_norm)
         gate, up = self.linear(layer, "gate", normed), self.linear(layer, "up", normed)
-        with e.scope(".mlp"):
+        with e.scope(f"layers.{layer.index}.mlp"):
             activated = e.mul(e.mul(gate, e.op("Sigmoid", gate)), up)
         return e.add(hidden, self.linear(layer, "down", activated))
 

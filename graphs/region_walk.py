@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_graphsurgeon as gs
 
+from p2p_export.graphs.decoder_parts import DecoderParts, LayerParts
 from p2p_export.graphs.emit import Emitter
-from p2p_export.graphs.locate import DecoderParts, LayerParts
 from p2p_export.graphs.planned_layer import KEY_VALUE, LayerWriter
 from p2p_export.graphs.rows import Rows
 from p2p_export.plan import Mode

@@ -3,40 +3,36 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import onnx
-import onnx_graphsurgeon as gs
 
 from p2p_export.atomic_file import write_atomically
-from p2p_export.errors import InputError, PlanError
-from p2p_export.graphs.elided import lower_elided
-from p2p_export.graphs.emit import Emitter
-from p2p_export.graphs.fused import lower_fused
-from p2p_export.graphs.index_rows import IndexRows
-from p2p_export.graphs.literal import lower_literal
-from p2p_export.graphs.live_nodes import keep_live_nodes
-from p2p_export.graphs.locate import DecoderParts, locate_decoder
+from p2p_export.errors import InputError
+from p2p_export.graphs.passes.asked_row import AskedRow
+from p2p_export.graphs.passes.decoder_bindings import DecoderBindings
+from p2p_export.graphs.passes.elided import ElidedLowering
+from p2p_export.graphs.passes.fused import FusedLowering
+from p2p_export.graphs.passes.literal import LiteralLowering
+from p2p_export.graphs.passes.lowering import Layout, LoweringPass
+from p2p_export.graphs.passes.scope_names import scope_names
 from p2p_export.graphs.paused_collector import paused_collector
-from p2p_export.graphs.rows import Rows
 from p2p_export.graphs.shared_weights import shared_weights, weight_files_of
-from p2p_export.graphs.span_rows import SpanRows
+from p2p_export.graphs.surgeon import export_graph, import_graph
 from p2p_export.output_file import check_output_file
 from p2p_export.plan import Plan
-from p2p_export.proxies import SITES_NEEDED, ProxySet, tensor_name
+from p2p_export.proxies import ProxySet
 
 Lowering = Literal["literal", "fused", "elided"]
-Layout = Literal["index", "span"]
 
-LOWERINGS: Mapping[Lowering, Callable[..., None]] = {
-    "literal": lower_literal,
-    "fused": lower_fused,
-    "elided": lower_elided,
+LOWERINGS: Mapping[Lowering, type[LoweringPass]] = {
+    "literal": LiteralLowering,
+    "fused": FusedLowering,
+    "elided": ElidedLowering,
 }
-LAYOUTS: Mapping[Layout, type[Rows]] = {"index": IndexRows, "span": SpanRows}
 
 
 @dataclass(frozen=True)
@@ -105,32 +101,12 @@ def rewrite_decoder(
 def _rewritten(
     model: onnx.ModelProto, plan: Plan, proxies: ProxySet, lowering: Lowering, layout: Layout
 ) -> onnx.ModelProto:
-    graph = gs.import_onnx(model)
-    decoder = locate_decoder(graph)
-    check_plan_fits(plan, proxies, decoder)
-    emitter = Emitter(graph, decoder.dtype)
-    rows = LAYOUTS[layout](emitter, decoder)
-    LOWERINGS[lowering](graph, decoder, plan.layers, proxies, emitter, rows)
-    keep_live_nodes(graph)
-    rewritten: onnx.ModelProto = gs.export_onnx(graph)
-    rewritten.producer_name = model.producer_name
-    del rewritten.metadata_props[:]
-    rewritten.metadata_props.extend(model.metadata_props)
-    return rewritten
-
-
-def check_plan_fits(plan: Plan, proxies: ProxySet, decoder: DecoderParts) -> None:
-    """Raise `PlanError` unless planned layers exist and their proxies have the graph's widths."""
-    plan.check_layers(len(decoder.layers))
-    for layer in plan.planned:
-        for site in SITES_NEEDED[plan.mode(layer)]:
-            vector = proxies.vector(layer, site)
-            width = decoder.site_size(layer, site)
-            if vector.shape != (width,):
-                raise PlanError(
-                    f"proxy {tensor_name(layer, site)} has shape {list(vector.shape)} and the "
-                    f"graph needs [{width}]; use the proxies of this model"
-                )
+    """`model` with the plan's layers written anew; node names of `model` may change."""
+    scope_names(model)
+    graph = import_graph(model)
+    for one in (DecoderBindings(), AskedRow(), LOWERINGS[lowering](plan, proxies, layout)):
+        one(graph)
+    return export_graph(graph, model)
 
 
 def _load(path: Path) -> onnx.ModelProto:

@@ -13,8 +13,8 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from p2p_export.graphs.attention_mask import MASKED
+from p2p_export.graphs.decoder_parts import DecoderParts
 from p2p_export.graphs.emit import BOOL, FLOAT32, INT64, Emitter
-from p2p_export.graphs.locate import DecoderParts
 
 
 @dataclass(frozen=True)

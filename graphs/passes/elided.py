@@ -11,44 +11,64 @@ visual tokens together contribute the sum of their probabilities times µ_v.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from p2p_export.errors import RewriteError
+from p2p_export.graphs.decoder_parts import SITE_SCOPES, DecoderParts, LayerParts, scope_of
 from p2p_export.graphs.elided_context import ElidedContext, ElidedQueries
 from p2p_export.graphs.emit import FLOAT32, Emitter
-from p2p_export.graphs.locate import DecoderParts, LayerParts
+from p2p_export.graphs.locate_rotary import rotation_ending_in
+from p2p_export.graphs.node_pattern import behind, produced_by
+from p2p_export.graphs.passes.lowering import LoweringPass
 from p2p_export.graphs.planned_layer import KEY_VALUE, LayerWriter
 from p2p_export.graphs.region_walk import RegionWalk
 from p2p_export.graphs.rows import Rows
-from p2p_export.plan import Mode
 from p2p_export.proxies import ProxySet, Site
 
+TEXT_PAST, TEXT_CONTEXT = "text_past", "text_context"
 
-def lower_elided(
-    graph: gs.Graph,
-    decoder: DecoderParts,
-    modes: Mapping[int, Mode],
-    proxies: ProxySet,
-    emitter: Emitter,
-    rows: Rows,
-) -> None:
-    """Rewrite `graph` in place so that planned layers compute no visual rows, and `proxy` layers
-    cache none."""
-    write = LayerWriter(emitter, decoder, rows)
-    context = ElidedContext(emitter, decoder, rows)
-    proxy_layer = _ElidedProxyLayer(emitter, decoder, rows, write, context, proxies)
-    RegionWalk(
-        graph, decoder, modes, proxies,
-        emitter=emitter, rows=rows, write=write, proxy_layer=proxy_layer,
-    ).run()  # fmt: skip
-    elided = [layer for layer in decoder.layers if modes.get(layer.index) == "proxy"]
-    _count_the_past_without(elided, rows)
-    _name_axes(elided)
-    graph.inputs += context.inputs
+
+class ElidedLowering(LoweringPass):
+    """Planned layers compute no visual rows, and `proxy` layers cache none.
+
+    1. Inside a region only text rows flow (`RegionWalk`).
+    2. A `proxy` layer caches text rows; its scores against visual tokens come from [cos|sin].
+    3. What counts the past in such a cache counts it in the attention mask instead.
+    4. Afterwards nothing of visual length enters or leaves those caches.
+    """
+
+    def lower(self, graph: gs.Graph, emitter: Emitter, rows: Rows) -> None:
+        decoder = self.decoder
+        write = LayerWriter(emitter, decoder, rows)
+        context = ElidedContext(emitter, decoder, rows)
+        proxy_layer = _ElidedProxyLayer(emitter, decoder, rows, write, context, self.proxies)
+        RegionWalk(
+            graph, decoder, self.plan.layers, self.proxies,
+            emitter=emitter, rows=rows, write=write, proxy_layer=proxy_layer,
+        ).run()  # fmt: skip
+        _count_the_past_without(self._elided, rows)
+        _name_axes(self._elided)
+        graph.inputs += context.inputs
+
+    def ensures(self, graph: gs.Graph) -> None:
+        super().ensures(graph)
+        for layer in self._elided:
+            for past, present in zip(layer.past, layer.present, strict=True):
+                if (past.shape[2], present.shape[2]) != (TEXT_PAST, TEXT_CONTEXT):
+                    raise RewriteError(f"layer {layer.index}: {past.name} is not of text alone")
+            for site, present in zip(KEY_VALUE, layer.present, strict=True):
+                scope = f"layers.{layer.index}.{SITE_SCOPES[site]}"
+                if not _appends_output_of(scope, present):
+                    raise RewriteError(
+                        f"layer {layer.index}: {present.name} takes more than what {scope} gives"
+                    )
+
+    @property
+    def _elided(self) -> list[LayerParts]:
+        return [one for one in self.decoder.layers if self.plan.mode(one.index) == "proxy"]
 
 
 class _ElidedProxyLayer:
@@ -84,23 +104,24 @@ class _ElidedProxyLayer:
     def _attention(self, layer: LayerParts, normed: gs.Tensor, queries: ElidedQueries) -> gs.Tensor:
         """Attention of the query rows `normed` [B,R,D], projected."""
         e, grouped = self._e, self._decoder.grouped
-        query = self._write.query(layer, normed, queries.rows)
-        text = e.matmul(query, e.transpose(layer.present[0], (0, 1, 3, 2)))
-        visual = self._visual_scores(layer, query)
-        if grouped:
-            text = e.reshape(text, queries.split_scores)
-        visual = e.reshape(visual, queries.split_scores)
-        scores = e.wide(e.concat([text, visual], axis=-1))
-        weights = e.op("Softmax", e.add(scores, queries.mask), axis=-1)
-        weights = e.slice(weights, 0, self._context.text_columns, axis=-1)
-        if grouped:
-            weights = e.reshape(weights, queries.merged_scores)
-        # What the text tokens leave of each row's probability is the visual tokens'.
-        left = e.op("ReduceSum", weights, e.constant([-1]), keepdims=1)
-        left = e.narrow(e.op("Sub", e.constant(1.0, FLOAT32), left))
-        visual = e.mul(left, self._per_head(layer, "v", e.dtype))
-        mixed = e.add(e.matmul(e.narrow(weights), layer.present[1]), visual)
-        return self._write.output(layer, mixed)
+        with self._write.attention_scope(layer):
+            query = self._write.query(layer, normed, queries.rows)
+            text = e.matmul(query, e.transpose(layer.present[0], (0, 1, 3, 2)))
+            visual = self._visual_scores(layer, query)
+            if grouped:
+                text = e.reshape(text, queries.split_scores)
+            visual = e.reshape(visual, queries.split_scores)
+            scores = e.wide(e.concat([text, visual], axis=-1))
+            weights = e.op("Softmax", e.add(scores, queries.mask), axis=-1)
+            weights = e.slice(weights, 0, self._context.text_columns, axis=-1)
+            if grouped:
+                weights = e.reshape(weights, queries.merged_scores)
+            # What the text tokens leave of each row's probability is the visual tokens'.
+            left = e.op("ReduceSum", weights, e.constant([-1]), keepdims=1)
+            left = e.narrow(e.op("Sub", e.constant(1.0, FLOAT32), left))
+            visual = e.mul(left, self._per_head(layer, "v", e.dtype))
+            mixed = e.add(e.matmul(e.narrow(weights), layer.present[1]), visual)
+            return self._write.output(layer, mixed)
 
     def _visual_scores(self, layer: LayerParts, query: gs.Tensor) -> gs.Tensor:
         """[B,Hkv,groups*R,head_dim] -> [B,heads*R,V]: one product for all heads."""
@@ -122,6 +143,17 @@ class _ElidedProxyLayer:
         return self._e.proxy(f"layers.{layer.index}.{site}.image", heads)
 
 
+def _appends_output_of(scope: str, present: gs.Tensor) -> bool:
+    """Whether what is joined to the past is the projection of `scope`, turned or not."""
+    joined = produced_by(present, "Concat")
+    if joined is None or len(joined.inputs) != 2:
+        return False
+    new = behind(joined.inputs[1], "Cast")
+    rotation = rotation_ending_in(new.inputs[0]) if new.inputs else None
+    rows = behind(new if rotation is None else rotation.heads, "Cast", "Transpose", "Reshape")
+    return bool(rows.inputs) and scope_of(rows.inputs[0]) == scope
+
+
 def _count_the_past_without(elided: list[LayerParts], rows: Rows) -> None:
     """Who counts the tokens before this call in a cache that holds text alone counts them anew."""
     for layer in elided:
@@ -140,5 +172,5 @@ def _count_the_past_without(elided: list[LayerParts], rows: Rows) -> None:
 def _name_axes(elided: list[LayerParts]) -> None:
     for layer in elided:
         for past, present in zip(layer.past, layer.present, strict=True):
-            past.shape = [*past.shape[:2], "text_past", past.shape[3]]
-            present.shape = [*present.shape[:2], "text_context", present.shape[3]]
+            past.shape = [*past.shape[:2], TEXT_PAST, past.shape[3]]
+            present.shape = [*present.shape[:2], TEXT_CONTEXT, present.shape[3]]

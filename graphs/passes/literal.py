@@ -6,43 +6,41 @@ places. Nothing else changes: sequence length, cache and attention are the dense
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import numpy.typing as npt
 import onnx_graphsurgeon as gs
 
+from p2p_export.graphs.decoder_parts import SITE_SCOPES, LayerParts
 from p2p_export.graphs.emit import Emitter
-from p2p_export.graphs.locate import SITE_SCOPES, DecoderParts, LayerParts
+from p2p_export.graphs.passes.lowering import LoweringPass
 from p2p_export.graphs.planned_layer import KEY_VALUE
 from p2p_export.graphs.region_walk import replace_input
 from p2p_export.graphs.rows import Rows
-from p2p_export.plan import Mode
 from p2p_export.proxies import SITES_REPLACED, ProxySet, Site, tensor_name
 
 
-def lower_literal(
-    graph: gs.Graph,
-    decoder: DecoderParts,
-    modes: Mapping[int, Mode],
-    proxies: ProxySet,
-    emitter: Emitter,
-    rows: Rows,
-) -> None:
-    """Rewrite `graph` in place, site by site."""
-    for layer in decoder.layers:
-        is_last = layer.index == len(decoder.layers) - 1
-        for site in SITES_REPLACED[modes.get(layer.index, "dense")]:
-            name = tensor_name(layer.index, site)
-            vector = emitter.vector(name, _vector(proxies, layer, site))
-            with emitter.scope(f"layers.{layer.index}.{SITE_SCOPES[site]}"):
-                users = list(layer.linears[site].output.outputs)
-                if is_last and site not in KEY_VALUE:
-                    replaced = _asked(layer, site, vector, emitter, rows)
-                else:
-                    replaced = _merged(layer, site, vector, emitter, rows)
-            replace_input(users, layer.linears[site].output, replaced)
-    graph.inputs += rows.inputs
+class LiteralLowering(LoweringPass):
+    """Every replaced site of a planned layer, one by one.
+
+    1. The text rows are multiplied; the proxy stands at the visual rows' places.
+    2. In the last layer, which computes the asked row alone, the proxy stands there where that row
+       is visual.
+    """
+
+    def lower(self, graph: gs.Graph, emitter: Emitter, rows: Rows) -> None:
+        for layer in self.decoder.layers:
+            is_last = layer.index == len(self.decoder.layers) - 1
+            for site in SITES_REPLACED[self.plan.mode(layer.index)]:
+                name = tensor_name(layer.index, site)
+                vector = emitter.vector(name, _vector(self.proxies, layer, site))
+                with emitter.scope(f"layers.{layer.index}.{SITE_SCOPES[site]}"):
+                    users = list(layer.linears[site].output.outputs)
+                    if is_last and site not in KEY_VALUE:
+                        replaced = _asked(layer, site, vector, emitter, rows)
+                    else:
+                        replaced = _merged(layer, site, vector, emitter, rows)
+                replace_input(users, layer.linears[site].output, replaced)
+        graph.inputs += rows.inputs
 
 
 def _merged(

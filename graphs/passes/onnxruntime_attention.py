@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
+from p2p_export.errors import RewriteError
 from p2p_export.graphs.emit import FLOAT32, dtype_of
 from p2p_export.graphs.node_pattern import attribute_is, only_other, produced_by, read_by
-from p2p_export.graphs.onnxruntime_rotary import DOMAIN
+from p2p_export.graphs.passes.graph_pass import GraphPass
+from p2p_export.graphs.passes.onnxruntime_rotary import DOMAIN
 
 HEADS_FIRST = [0, 2, 1, 3]
 
@@ -42,12 +44,27 @@ class Attention:
     end: gs.Node
 
 
-def fuse_attention(graph: gs.Graph) -> int:
-    """Rewrite attention whose rotations are fused already, in place; returns how often."""
-    found = [one for node in graph.nodes if (one := _attention(node)) is not None]
-    for attention in found:
-        _fuse(graph, attention)
-    return len(found)
+class OnnxRuntimeAttention(GraphPass):
+    """Attention whose rotations are fused already becomes one node.
+
+    1. Only where every part is known and heads are not grouped; all else stays as it is.
+    2. The node's rows, cache and mask are those of the nodes it replaces.
+    3. Afterwards `fused` says how many there were, and each cache it appends to has one producer.
+    """
+
+    fused = 0
+
+    def call(self, graph: gs.Graph) -> bool:
+        found = [one for node in graph.nodes if (one := _attention(node)) is not None]
+        for attention in found:
+            _fuse(graph, attention)
+        self.fused = len(found)
+        return self.fused > 0
+
+    def ensures(self, graph: gs.Graph) -> None:
+        for tensor in graph.outputs:
+            if len(tensor.inputs) != 1:
+                raise RewriteError(f"{tensor.name} is made by {len(tensor.inputs)} nodes, not 1")
 
 
 def _fuse(graph: gs.Graph, attention: Attention) -> None:

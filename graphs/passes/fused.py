@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import onnx_graphsurgeon as gs
 
+from p2p_export.graphs.decoder_parts import LayerParts
 from p2p_export.graphs.emit import Emitter
-from p2p_export.graphs.locate import DecoderParts, LayerParts
+from p2p_export.graphs.passes.lowering import LoweringPass
 from p2p_export.graphs.planned_layer import KEY_VALUE, LayerWriter
 from p2p_export.graphs.region_walk import RegionWalk
 from p2p_export.graphs.rows import Rows
-from p2p_export.plan import Mode
 from p2p_export.proxies import ProxySet
 
 
-def lower_fused(
-    graph: gs.Graph,
-    decoder: DecoderParts,
-    modes: Mapping[int, Mode],
-    proxies: ProxySet,
-    emitter: Emitter,
-    rows: Rows,
-) -> None:
-    """Rewrite `graph` in place so that planned layers compute no visual rows."""
-    write = LayerWriter(emitter, decoder, rows)
-    proxy_layer = _FusedProxyLayer(emitter, rows, write, proxies)
-    RegionWalk(
-        graph, decoder, modes, proxies,
-        emitter=emitter, rows=rows, write=write, proxy_layer=proxy_layer,
-    ).run()  # fmt: skip
+class FusedLowering(LoweringPass):
+    """Planned layers compute no visual rows; every layer caches all tokens.
+
+    1. Inside a region only text rows flow (`RegionWalk`).
+    2. A `proxy` layer caches RoPE(µ_k, position) and µ_v at the visual rows' places.
+    """
+
+    def lower(self, graph: gs.Graph, emitter: Emitter, rows: Rows) -> None:
+        write = LayerWriter(emitter, self.decoder, rows)
+        proxy_layer = _FusedProxyLayer(emitter, rows, write, self.proxies)
+        RegionWalk(
+            graph, self.decoder, self.plan.layers, self.proxies,
+            emitter=emitter, rows=rows, write=write, proxy_layer=proxy_layer,
+        ).run()  # fmt: skip
 
 
 class _FusedProxyLayer:
