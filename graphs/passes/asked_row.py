@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import onnx_graphsurgeon as gs
 
 from p2p_export.bindings import LOGITS
@@ -41,18 +43,13 @@ class AskedRow(GraphPass):
             return
         self._decoder = locate_decoder(graph)
         last = self._decoder.layers[-1]
-        waiting, seen = list(last.exit.outputs), set()
-        while waiting:
-            node = waiting.pop()
-            if id(node) in seen:
-                continue
-            seen.add(id(node))
+        self._head = list(_downstream(last.exit))
+        for node in self._head:
             if node.op not in ROW_WISE:
                 raise RewriteError(
                     f"behind layer {last.index}, node {node.name} ({node.op}) may mix rows; export "
                     "the decoder with its plain head"
                 )
-            waiting.extend(reader for tensor in node.outputs for reader in tensor.outputs)
 
     def call(self, graph: gs.Graph) -> bool:
         decoder = self._decoder
@@ -69,6 +66,9 @@ class AskedRow(GraphPass):
         with emitter.scope(f"layers.{last.index}"):
             added = emitter.add(rows.asked_of(last.entry), mixed)
             replace_input(readers, last.exit, write.mlp(last, added))
+        for node in self._head:
+            for tensor in node.outputs:
+                tensor.shape = None if tensor is not decoder.logits else tensor.shape
         _squeeze_logits(graph, decoder.logits, emitter)
         keep_live_nodes(graph)
         return True
@@ -78,6 +78,17 @@ class AskedRow(GraphPass):
         last = locate_decoder(graph).layers[-1]
         if last.linears["k"].rows is last.linears["q"].rows:
             raise RewriteError(f"layer {last.index} still computes the queries of every row")
+
+
+def _downstream(tensor: gs.Tensor) -> Iterator[gs.Node]:
+    """Every node that depends on `tensor`, each once."""
+    waiting, seen = list(tensor.outputs), set()
+    while waiting:
+        node = waiting.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            yield node
+            waiting.extend(reader for output in node.outputs for reader in output.outputs)
 
 
 def _squeeze_logits(graph: gs.Graph, logits: gs.Tensor, emitter: Emitter) -> None:

@@ -24,10 +24,12 @@ from p2p_export.graphs.locate_rotary import rotation_ending_in
 from p2p_export.graphs.node_pattern import behind, produced_by
 from p2p_export.graphs.passes.lowering import LoweringPass
 from p2p_export.graphs.planned_layer import KEY_VALUE, LayerWriter
-from p2p_export.graphs.region_walk import RegionWalk
+from p2p_export.graphs.region_walk import RegionWalk, replace_input
 from p2p_export.graphs.rows import Rows
 from p2p_export.proxies import ProxySet, Site
 
+# Of a cache [B,Hkv,P,head_dim].
+PAST_AXIS = 2
 TEXT_PAST, TEXT_CONTEXT = "text_past", "text_context"
 
 
@@ -49,7 +51,7 @@ class ElidedLowering(LoweringPass):
             graph, decoder, self.plan.layers, self.proxies,
             emitter=emitter, rows=rows, write=write, proxy_layer=proxy_layer,
         ).run()  # fmt: skip
-        _count_the_past_without(self._elided, rows)
+        _count_the_past_without(self._elided, rows, emitter)
         _name_axes(self._elided)
         graph.inputs += context.inputs
 
@@ -154,19 +156,24 @@ def _appends_output_of(scope: str, present: gs.Tensor) -> bool:
     return bool(rows.inputs) and scope_of(rows.inputs[0]) == scope
 
 
-def _count_the_past_without(elided: list[LayerParts], rows: Rows) -> None:
+def _count_the_past_without(elided: list[LayerParts], rows: Rows, emitter: Emitter) -> None:
     """Who counts the tokens before this call in a cache that holds text alone counts them anew."""
     for layer in elided:
         for past in layer.past:
             for node in [node for node in past.outputs if node.op == "Shape"]:
-                if (node.attrs.get("start"), node.attrs.get("end")) != (2, 3):
-                    raise RewriteError(
-                        f"layer {layer.index}: {node.name} reads the whole shape of {past.name}, "
-                        "whose length changes; export the decoder with p2p-export"
-                    )
+                axes = range(4)[node.attrs.get("start", 0) : node.attrs.get("end", 4)]
+                if PAST_AXIS not in axes:
+                    continue
+                sizes = [
+                    rows.batch,
+                    emitter.constant([past.shape[1]]),
+                    rows.past,
+                    emitter.constant([past.shape[3]]),
+                ]
+                with emitter.scope("rows"):
+                    shape = emitter.concat([sizes[axis] for axis in axes], axis=0)
                 counted = node.outputs[0]
-                for user in list(counted.outputs):
-                    user.inputs = [rows.past if t is counted else t for t in user.inputs]
+                replace_input(list(counted.outputs), counted, shape)
 
 
 def _name_axes(elided: list[LayerParts]) -> None:
